@@ -107,7 +107,7 @@ static int print_links(const Config *config, Remains *remains) {
         char instance_id[INSTANCE_ID_SIZE];
         const char *origin;
         int r = list ? link_list_read(list, on_listed, remains) : -ENOMEM;
-        if (r == 0 || r == -ENOENT) /* an earlier version kept none */
+        if (r == 0 || r == -ENOENT) /* no agent has held links here */
                 r = ec2_find_instance_id(config, environ, instance_id, &origin);
         for (size_t i = 0; i < config->n_sources && r >= 0; i++) {
                 _cleanup_(source_spec_unrefp) SourceSpec *spec = NULL;

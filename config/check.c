@@ -1,14 +1,17 @@
-/* What concerns more than one key: names, directories, limits that must fit together. */
-#include "config/config.h"
+/* What concerns more than one key: names, directories, limits that must fit together. Each fault is
+ * reported with the place of the key; values that depend on others are completed. */
+#include "config/check.h"
 
 #include <errno.h>
 #include <pwd.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "config/config.h"
+#include "config/config_private.h"
 #include "config/faults.h"
 #include "config/keys.h"
-#include "config/read.h"
+#include "config/value.h"
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/http/url.h"

@@ -5,7 +5,7 @@
 
 #include "config/config.h"
 #include "config/keys.h"
-#include "config/read.h"
+#include "config/value.h"
 #include "lib/base/strbuf.h"
 
 enum { WRAP_COLUMNS = 96, MAN_COLUMNS = 78 };

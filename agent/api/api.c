@@ -1,4 +1,6 @@
-/* The routes of docs/API.md, on top of lib/http/mhd_loop: one call, its answer or error. */
+/* The routes of docs/API.md, on top of lib/http/mhd_loop: a request is checked (method, path,
+ * query, Host), performed by the AgentBackend, and answered, or refused with an error. The
+ * documents of the answers are in api_json.c, the metrics in metrics.c. */
 #include "agent/api/api.h"
 
 #include <errno.h>
@@ -11,6 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "agent/api/api_json.h"
 #include "agent/api/metrics.h"
 #include "agent/api/view.h"
 #include "lib/base/cleanup.h"
@@ -18,329 +21,11 @@
 #include "lib/base/json_out.h"
 #include "lib/base/json_text.h"
 #include "lib/base/parse.h"
-#include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/mhd_loop.h"
 #include "lib/http/url.h"
 #include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
-
-/* ---- JSON ---- */
-
-/* json_pack() with "o" takes the references over, fails as a whole when one of them is NULL, and
- * then drops the others. */
-
-static json_t *number(uint64_t n) {
-        return json_integer((json_int_t)MIN(n, (uint64_t)INT64_MAX));
-}
-
-static json_t *escaped(const char *s) {
-        _cleanup_free_ char *text = s ? path_escape(s) : NULL;
-
-        if (!s)
-                return json_null();
-        return text ? json_string(text) : NULL;
-}
-
-/* @return null for NULL; escaped where it is not UTF-8; NULL: no memory */
-static json_t *text_json(const char *s) {
-        json_t *v = s ? json_string(s) : json_null();
-
-        return v ? v : escaped(s); /* not UTF-8: a file name in a message */
-}
-
-static json_t *text_or_null(const char *s) {
-        return s && s[0] != '\0' ? text_json(s) : json_null();
-}
-
-static json_t *moment(uint64_t realtime_usec) {
-        char buf[CLOCK_ISO_SIZE];
-
-        return realtime_usec == 0 ? json_null() : json_string(clock_format_iso(buf, realtime_usec));
-}
-
-/* @param o  taken over: gets a member for each state; NULL: no memory */
-static json_t *add_states(json_t *o, const uint64_t numbers[static N_BUNDLE_STATES]) {
-        for (BundleState s = 0; o && s < N_BUNDLE_STATES; s++)
-                if (json_object_set_new(o, bundle_state_name(s), number(numbers[s])) < 0) {
-                        json_decref(o);
-                        return NULL;
-                }
-        return o;
-}
-
-static json_t *bundle_counts(const AgentView *v) {
-        json_t *o = json_pack("{s:o}", "discovered", number(agent_view_discovered(v)));
-        return add_states(o, v->bundles);
-}
-
-static json_t *destination_json(const DestinationView *d) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",        /* */
-                         "name", text_json(d->name),                   /* */
-                         "type", text_json(d->type),                   /* */
-                         "state", text_json(d->state),                 /* */
-                         "last_error", text_json(d->last_error),       /* */
-                         "last_success", moment(d->last_success_usec), /* */
-                         "bytes_delivered", number(d->bytes_delivered), "lacking",
-                         number(d->n_lacking));
-}
-
-static json_t *shipping_json(const ShippingView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",    /* */
-                         "id", text_json(s->id),                   /* */
-                         "destination", text_json(s->destination), /* */
-                         "sent_bytes", number(s->sent_bytes),      /* */
-                         "done_bytes", number(s->done_bytes),      /* */
-                         "total_bytes", number(s->total_bytes),    /* */
-                         "rate", number(s->rate),                  /* */
-                         "eta_seconds",
-                         s->eta_seconds == UINT64_MAX ? json_null() : number(s->eta_seconds));
-}
-
-static json_t *retention_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}",         /* */
-                         "used_bytes", number(s->used_bytes),           /* */
-                         "max_use_bytes", number(s->max_use_bytes),     /* */
-                         "free_bytes", number(s->free_bytes),           /* */
-                         "keep_free_bytes", number(s->keep_free_bytes), /* */
-                         "held", number(s->n_held),                     /* */
-                         "unheld", number(s->n_unheld),                 /* */
-                         "note", text_json(s->retention_note));
-}
-
-static json_t *limits_json(const LimitsView *l) {
-        return json_pack("{s:o, s:o, s:o}",                      /* */
-                         "upload_rate", number(l->upload_rate),  /* */
-                         "work_share", json_real(l->work_share), /* */
-                         "note", text_json(l->note));
-}
-
-static json_t *others_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o}",                             /* */
-                         "units", number(s->n_others),                       /* */
-                         "nodes", number(s->n_other_nodes),                  /* */
-                         "oldest_seconds", number(s->others_oldest_seconds), /* */
-                         "dead_links", number(s->n_dead_links));
-}
-
-static json_t *source_json(const SourceView *s) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
-                         "name", text_json(s->name),                                /* */
-                         "kind", text_json(s->kind),                                /* */
-                         "path", escaped(s->path),                                  /* */
-                         "watch", text_json(s->watch),                              /* */
-                         "note", text_json(s->note),                                /* */
-                         "unseen", text_json(s->unseen),                            /* */
-                         "watches", number(s->n_watches),                           /* */
-                         "overflows", number(s->n_overflows),                       /* */
-                         "others", others_json(s),                                  /* */
-                         "retention", retention_json(s),                            /* */
-                         "last_scan_seconds", json_real(s->last_scan_seconds));
-}
-
-#define DEFINE_LIST(name, type, one)                                                               \
-        static json_t *name(const type *items, size_t n) {                                         \
-                _cleanup_(json_decrefp) json_t *list = json_array();                               \
-                                                                                                   \
-                for (size_t i = 0; list && i < n; i++)                                             \
-                        if (json_array_append_new(list, one(&items[i])) < 0)                       \
-                                return NULL;                                                       \
-                return TAKE_PTR(list);                                                             \
-        }                                                                                          \
-        struct list_needs_a_semicolon
-
-DEFINE_LIST(destination_list, DestinationView, destination_json);
-
-DEFINE_LIST(shipping_list, ShippingView, shipping_json);
-
-DEFINE_LIST(source_list, SourceView, source_json);
-
-static json_t *agent_json(const AgentView *v) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o}",              /* */
-                         "version", text_json(v->version),         /* */
-                         "pid", number((uint64_t)v->pid),          /* */
-                         "instance_id", text_json(v->instance_id), /* */
-                         "started", moment(v->started_usec),       /* */
-                         "state", text_json(v->state));
-}
-
-static json_t *config_json(const AgentView *v) {
-        return json_pack("{s:o, s:o, s:o, s:o}",                        /* */
-                         "file", escaped(v->config_file),               /* */
-                         "loaded", moment(v->config_loaded_usec),       /* */
-                         "last_error", text_json(v->config_last_error), /* */
-                         "pending_restart", text_json(v->config_pending_restart));
-}
-
-static json_t *drain_json(const DrainView *d) {
-        if (!d->is_draining)
-                return json_null();
-        return json_pack("{s:o, s:o, s:o, s:b, s:o}",             /* */
-                         "since", moment(d->since_usec),          /* */
-                         "reason", text_json(d->reason),          /* */
-                         "deadline", moment(d->deadline_usec),    /* */
-                         "safe_to_terminate", d->is_safe ? 1 : 0, /* */
-                         "missing", text_json(d->is_safe ? NULL : d->missing));
-}
-
-static json_t *snapshots_json(const HookView *h) {
-        return json_pack("{s:o, s:o, s:o}",                         /* */
-                         "taken", number(h->n_snapshots),           /* */
-                         "dropped", number(h->n_snapshots_dropped), /* */
-                         "underway", number(h->n_snapshots_underway));
-}
-
-static json_t *hook_json(const HookView *h) {
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", /* */
-                         "socket", escaped(h->socket),                         /* */
-                         "mailbox", escaped(h->mailbox),                       /* */
-                         "notes", number(h->n_socket + h->n_mailbox),          /* */
-                         "refused", number(h->n_refused),                      /* */
-                         "twice", number(h->n_twice),                          /* */
-                         "unseen", number(h->n_unseen),                        /* */
-                         "open", number(h->n_open),                            /* */
-                         "awaited", number(h->n_awaited),                      /* */
-                         "snapshots", snapshots_json(h),                       /* */
-                         "trouble", text_json(h->trouble));
-}
-
-static json_t *bounded_json(const Owners *const *bounded) {
-        const Owners *o = *bounded;
-        return json_pack("{s:s, s:o, s:o, s:o}",         /* */
-                         "what", o->what,                /* */
-                         "max", number(owners_bound(o)), /* */
-                         "total", number(o->total),      /* */
-                         "refused", number(o->n_refused));
-}
-
-DEFINE_LIST(bounded_list, Owners *const, bounded_json);
-
-/* What another module has written. */
-static json_t *written_json(const char *text) {
-        json_t *v = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-        return v ? v : json_null();
-}
-
-static json_t *status_json(const AgentView *v) {
-        return json_pack(
-                "{s:o, s:o, s:b, s:b, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:o, s:o}, s:o, s:o, "
-                "s:o, s:o, s:o, s:o, s:o}",                                           /* */
-                "agent", agent_json(v),                                               /* */
-                "config", config_json(v),                                             /* */
-                "idle", v->idle ? 1 : 0,                                              /* */
-                "ready", v->ready ? 1 : 0,                                            /* */
-                "ready_note", text_json(v->ready_note),                               /* */
-                "drain", drain_json(&v->drain),                                       /* */
-                "accounting_ok", v->unaccounted == 0 ? 1 : 0,                         /* */
-                "bundles", bundle_counts(v),                                          /* */
-                "bytes_by_state", add_states(json_object(), v->bytes_by_state),       /* */
-                "bytes",                                                              /* */
-                "delivered", number(v->bytes_delivered),                              /* */
-                "sent", number(v->bytes_sent),                                        /* */
-                "read", number(v->bytes_read),                                        /* */
-                "limits", limits_json(&v->limits),                                    /* */
-                "hook", hook_json(&v->hook),                                          /* */
-                "agreement", written_json(v->agreement),                              /* */
-                "destinations", destination_list(v->destinations, v->n_destinations), /* */
-                "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
-                "sources", source_list(v->sources, v->n_sources), "bounded",
-                bounded_list(v->bounded, v->n_bounded));
-}
-
-/* @return its progress, NULL when it is not underway */
-static const ShippingView *find_shipping(const BundleRecord *b, const DeliveryRecord *d,
-                                         const AgentView *v) {
-        for (size_t i = 0; d->state != DELIVERY_DONE && i < v->n_shipping; i++)
-                if (strcmp(v->shipping[i].id, b->id) == 0 &&
-                    strcmp(v->shipping[i].destination, d->destination) == 0)
-                        return &v->shipping[i];
-        return NULL;
-}
-
-static json_t *delivery_json(const BundleRecord *b, const DeliveryRecord *d, const AgentView *v) {
-        const ShippingView *shipping = find_shipping(b, d, v);
-        uint64_t sent = d->state == DELIVERY_DONE ? d->bytes : shipping ? shipping->sent_bytes : 0;
-        _cleanup_(json_decrefp) json_t *progress = shipping ? shipping_json(shipping) : NULL;
-        return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:O*, s:O*, s:O*, s:O*, s:o, s:o, s:o}",
-                         "destination", text_json(d->destination),              /* */
-                         "state", text_json(delivery_state_name(d->state)),     /* */
-                         "proof", text_json(proof_name(d->proof)),              /* */
-                         "object", escaped(d->object),                          /* */
-                         "bytes", number(d->bytes),                             /* */
-                         "sent_bytes", number(sent),                            /* */
-                         "done_bytes", json_object_get(progress, "done_bytes"), /* while shipping */
-                         "total_bytes", json_object_get(progress, "total_bytes"), "rate",
-                         json_object_get(progress, "rate"), /* */
-                         "eta_seconds", json_object_get(progress, "eta_seconds"), "attempts",
-                         number(d->attempts),                    /* */
-                         "last_error", text_json(d->last_error), /* */
-                         "next_try", moment(d->next_try_usec));
-}
-
-static json_t *delivery_list(const BundleRecord *b, const AgentView *v) {
-        _cleanup_(json_decrefp) json_t *list = json_array();
-
-        for (size_t i = 0; list && i < b->n_deliveries; i++)
-                if (json_array_append_new(list, delivery_json(b, &b->deliveries[i], v)) < 0)
-                        return NULL;
-        return TAKE_PTR(list);
-}
-
-/* The store keeps the reasons as a JSON array; anything else is shown as one reason. */
-static json_t *reasons_json(const char *text) {
-        if (!text || text[0] == '\0')
-                return json_array();
-        json_t *v = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-        if (json_is_array(v))
-                return v;
-        json_decref(v);
-        return json_pack("[o]", text_json(text));
-}
-
-static json_t *incident_json(const BundleRecord *b) {
-        const FailureName *n = &b->name;
-        if (n->agreed[0] == '\0')
-                return json_null();
-        return json_pack("{s:o, s:o, s:b, s:s, s:o, s:o}",                        /* */
-                         "cluster_id", text_or_null(bundle_record_cluster_id(b)), /* */
-                         "date_time", text_or_null(bundle_record_date_time(b)),   /* */
-                         "derived", n->derived ? 1 : 0,                           /* */
-                         "agreed", n->agreed,                                     /* */
-                         "key", text_or_null(n->key),                             /* */
-                         "n", n->n ? number(n->n) : json_null());
-}
-
-/* @param v  has the progress of a delivery that is underway @param explain  NULL = without it */
-static json_t *bundle_json(const BundleRecord *b, const AgentView *v, const char *explain) {
-        _cleanup_(json_decrefp) json_t *o =
-                json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-                          "s:o, s:o, s:o, s:o, s:b, s:b, s:o}",            /* */
-                          "id", text_json(b->id),                          /* */
-                          "source", text_json(b->source),                  /* */
-                          "kind", text_json(source_kind_name(b->kind)),    /* */
-                          "path", escaped(b->path),                        /* */
-                          "state", text_json(bundle_state_name(b->state)), /* */
-                          "reason", text_json(b->reason),                  /* */
-                          "complete", b->complete ? 1 : 0,                 /* */
-                          "incomplete", reasons_json(b->incomplete),       /* */
-                          "date_time", text_or_null(b->date_time),         /* */
-                          "cluster_id", text_or_null(b->cluster_id),       /* */
-                          "supplement_of", text_or_null(b->supplement_of), /* */
-                          "failure", written_json(b->failure),             /* */
-                          "incident", incident_json(b),                    /* */
-                          "files", number(b->n_files),                     /* */
-                          "bytes", number(b->bytes),                       /* */
-                          "first_seen", moment(b->first_seen_usec),        /* */
-                          "changed", moment(b->changed_usec),              /* */
-                          "attempts", number(b->attempts),                 /* */
-                          "pinned", b->pinned ? 1 : 0,                     /* */
-                          "links_held", b->links_held ? 1 : 0,             /* */
-                          "deliveries", delivery_list(b, v));
-
-        if (o && explain && json_object_set_new(o, "explain", text_json(explain)) < 0)
-                return NULL;
-        return TAKE_PTR(o);
-}
 
 typedef struct ApiCall { /* all borrowed */
         const AgentBackend *backend;
@@ -395,7 +80,7 @@ static _printf_(4, 5) void answer_error(ApiCall *c, unsigned status, const char 
         va_end(args);
         answer_json(c, status,
                     json_pack("{s:{s:s, s:o}}", "error", "code", code, "message",
-                              text_json(message ? message : "no memory")));
+                              api_json_text(message ? message : "no memory")));
 }
 
 static void refuse_method(ApiCall *c, const char *allow) {
@@ -499,7 +184,7 @@ static int page_add(const BundleRecord *b, void *userdata) {
                 p->has_more = true;
                 return 0;
         }
-        if (json_array_append_new(p->bundles, bundle_json(b, p->view, NULL)) < 0)
+        if (json_array_append_new(p->bundles, api_json_bundle(b, p->view, NULL)) < 0)
                 return -ENOMEM;
         memcpy(p->last, b->id, sizeof p->last);
         p->n++;
@@ -545,7 +230,7 @@ static void get_bundle(ApiCall *c) {
                 answer_no_bundle(c);
         else if (!answer_fault(c, r, NULL)) {
                 c->backend->view(&v, c->backend->userdata);
-                answer_json(c, 200, bundle_json(&b, &v, explain ? explain : ""));
+                answer_json(c, 200, api_json_bundle(&b, &v, explain ? explain : ""));
         }
 }
 
@@ -560,7 +245,7 @@ static void post_bundle(ApiCall *c) {
         else if (!answer_fault(c, r, message ? message : "not possible in the bundle's state"))
                 answer_json(c, 200,
                             json_pack("{s:s, s:s, s:o}", "id", c->id, "action", c->action,
-                                      "message", text_json(message)));
+                                      "message", api_json_text(message)));
 }
 
 /* ---- snapshots ---- */
@@ -670,7 +355,7 @@ static void get_status(ApiCall *c) {
         if (!refuse_any_query(c))
                 return;
         c->backend->view(&v, c->backend->userdata);
-        answer_json(c, 200, status_json(&v));
+        answer_json(c, 200, api_json_status(&v));
 }
 
 /* `/v1/flush`, `/v1/scan` (what is found still waits for `settle`), `/v1/drain`, `/v1/resume` */
@@ -685,9 +370,9 @@ static void post_action(ApiCall *c) {
                         ? c->backend->drain(is_drain, &message, c->backend->userdata)
                         : c->backend->flush(is_scan, &message, c->backend->userdata);
         if (!answer_fault(c, r, message))
-                answer_json(
-                        c, 200,
-                        json_pack("{s:s, s:o}", "action", action, "message", text_json(message)));
+                answer_json(c, 200,
+                            json_pack("{s:s, s:o}", "action", action, "message",
+                                      api_json_text(message)));
 }
 
 static void post_redeliver(ApiCall *c) {
@@ -713,7 +398,7 @@ static void post_redeliver(ApiCall *c) {
         if (!answer_fault(c, r, message))
                 answer_json(c, 200,
                             json_pack("{s:s, s:o, s:b}", "action", "redeliver", "bundles",
-                                      number(n), "more", has_more));
+                                      api_json_number(n), "more", has_more));
 }
 
 /* Scrapers and probes may add parameters of their own: they change nothing here. */

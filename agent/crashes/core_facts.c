@@ -7,7 +7,7 @@
 #include <systemd/sd-journal.h>
 
 #include "collectors/crash/core/core_notes.h"
-#include "collectors/host/jobs.h"
+#include "collectors/host/job_record.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
@@ -169,9 +169,9 @@ char *core_job_compose(const char *environment, const char *cgroup, char *const 
                 return NULL;
         json_out_object(&b, NULL);
         if (has_job)
-                jobs_add_members(&b, &id);
+                job_record_add_members(&b, &id);
         if (place)
-                jobs_add_container(&b, place, strlen(place));
+                job_record_add_container(&b, place, strlen(place));
         if (variables && *variables)
                 add_environment(&b, variables, patterns);
         json_out_end_object(&b);

@@ -1,24 +1,30 @@
+/* Crash reports of the cores in bundles: which one is made next, and what becomes of it.
+ *
+ *   QUEUED ─► READING ─► MAKING ─► ATTACHING
+ *      ▲                    │
+ *      └── its slice is over, and cores of other users wait
+ *
+ * One report is made at a time, by a worker that is idle for the kernel (report_job.c). The next
+ * one is that of the user whose reports have taken the least time since the queue was empty. A
+ * report is attached to the unit of its bundle: crash.json first, then crash.md, so that a unit
+ * that has crash.md has all. A report that cannot be made is attached as well, with the reason. The
+ * store knows which reports are pending, so that they are made after a restart. */
 #include "agent/crashes/crash_reports.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <jansson.h>
-#include <pwd.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/crashes/core_facts.h"
-#include "agent/retention/links.h"
+#include "agent/crashes/oom_report.h"
+#include "agent/crashes/report_job.h"
 #include "collectors/crash/crash.h"
-#include "collectors/crash/origin/roots.h"
 #include "collectors/runner/probe_request.h"
 #include "lib/base/array.h"
 #include "lib/base/clock.h"
-#include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "lib/base/json_text.h"
 #include "lib/base/list.h"
@@ -28,11 +34,7 @@
 #include "lib/base/transition.h"
 #include "lib/event/worker_pool.h"
 #include "lib/neuron/owners.h"
-#include "lib/neuron/scan.h"
 
-#define OURSELVES "/proc/self/exe"
-/* The child has 10 s of CPU, which an idle thread may get late. */
-#define TIMEOUT_USEC (60 * USEC_PER_SEC)
 #define REPORTS_MAX 512
 #define REPORTS_OF_USER_MAX 64
 /* Deleted cores that are held open for their reports stay on the disk, and in no quota. */
@@ -41,9 +43,8 @@
  * stopped and started again later with the next one; a report that exceeds the last slice ends. */
 #define SLICE_MIN_USEC (5 * USEC_PER_SEC)
 #define SLICE_MAX_USEC (40 * USEC_PER_SEC)
-#define REPORT_BYTES_MAX ((size_t)(32 * MIB))
 /* Only a file system that does not answer holds a report longer: it is waited for no more. */
-#define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * TIMEOUT_USEC)
+#define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * REPORT_TIMEOUT_USEC)
 
 typedef enum ReportState {
         REPORT_QUEUED,
@@ -53,52 +54,39 @@ typedef enum ReportState {
         N_REPORT_STATES
 } ReportState;
 
-typedef struct Report {
+typedef struct PendingReport {
         WorkJob work;
+        ReportJob job; /* the worker's, while it runs */
         ListLink link; /* in order of arrival */
         CrashReports *owner;
         ReportState state; /* set_state() */
         bool is_unwanted;
-        char bundle_id[BUNDLE_ID_SIZE];
-        char *source, *unit_path, *context, *probe_socket;
-        SourceSpec *spec; /* a reference */
-        char **patterns;
-        CoreFacts facts;
-        uint64_t unit_ino, unit_born_usec;
-        uid_t uid;
-        int held_fd, core_fd; /* -1: none */
-        int json_fd, text_fd; /* memfds: the result */
-        char *fault;          /* why there is none, a sentence; NULL */
-        int error;            /* of attaching */
-        char signature[STORE_SIGNATURE_SIZE];
         AttachmentJob *attaching;
-        uint64_t slice_usec;
-        atomic_bool others_wait; /* set by the loop, read by the worker */
-        bool gave_way;
-} Report;
+        int error; /* of attaching */
+} PendingReport;
 
-/* The time that a user's reports have taken since the queue was last empty. */
-typedef struct Turn {
+/* The time that the reports of a user have taken since the queue was last empty. */
+typedef struct UserTime {
         uid_t uid;
         uint64_t used_usec;
-} Turn;
+} UserTime;
 
 struct CrashReports {
         CrashReportsContext context;
         WorkerPool *pool; /* one thread */
         ListLink reports;
         size_t n;
-        Owners owners;   /* of the reports */
-        Report *running; /* NULL: none */
+        Owners owners;          /* of the reports */
+        PendingReport *running; /* NULL: none */
         uint64_t running_since_usec;
         KernelLog *kernel_log;
-        Turn turns[REPORTS_MAX];
-        size_t n_turns;
+        UserTime times[REPORTS_MAX];
+        size_t n_times;
         uid_t last_uid;
         sd_event_source *next;
 };
 
-static void set_state(Report *x, ReportState to) {
+static void set_state(PendingReport *x, ReportState to) {
         static const char *const names[N_REPORT_STATES] = { "queued", "reading", "making",
                                                             "attaching" };
         static const unsigned moves[N_REPORT_STATES] = {
@@ -107,164 +95,31 @@ static void set_state(Report *x, ReportState to) {
                 [REPORT_MAKING] = 1U << REPORT_ATTACHING | 1U << REPORT_QUEUED,
         };
         static const StateTable table = { "crash report", names, moves, N_REPORT_STATES };
-        if (transition_check(&table, x->state, to, x->bundle_id) == 0)
+        if (transition_check(&table, x->state, to, x->job.bundle_id) == 0)
                 x->state = to;
 }
 
-static Report *report_free(Report *x) {
+static PendingReport *report_free(PendingReport *x) {
         if (!x)
                 return NULL;
-        int *fds[] = { &x->held_fd, &x->core_fd, &x->json_fd, &x->text_fd };
-        for (size_t i = 0; i < ELEMENTSOF(fds); i++)
-                cleanup_closep(fds[i]);
         attachment_job_forget(x->attaching);
-        if (x->spec)
-                source_spec_unref(x->spec);
-        free(x->source);
-        free(x->unit_path);
-        free(x->context);
-        free(x->probe_socket);
-        strings_free(x->patterns);
-        core_facts_done(&x->facts);
-        free(x->fault);
+        report_job_done(&x->job);
         free(x);
         return NULL;
 }
 
-DEFINE_CLEANUP(Report, report_free);
+DEFINE_CLEANUP(PendingReport, report_free);
 
 static void schedule(CrashReports *c);
 
-/* ---- the signature ---- */
-
-/* As report.c writes it: within a string the quotes would be escaped. */
-bool crash_signature_find(const char *json, char ret[static STORE_SIGNATURE_SIZE]) {
-        static const char member[] = "\"signature\":{\"id\":\"";
-        const char *at = strstr(json, member);
-        at = at ? at + strlen(member) : "";
-        size_t n = strspn(at, "0123456789abcdef");
-        if (n < 8 || n >= STORE_SIGNATURE_SIZE || at[n] != '"')
-                return false;
-        memcpy(ret, at, n);
-        ret[n] = '\0';
-        return true;
-}
-
 /* ---- the worker ---- */
 
-static int open_below(int dir_fd, const char *path) {
-        _cleanup_close_ int dir = dir_fd;
-        return dir < 0 ? dir : fs_open_regular(dir, path, NULL);
-}
-
-/* A device has another number after a reboot. */
-static int open_in_source(const Report *x) {
-        struct stat st;
-        _cleanup_close_ int fd = open_below(scan_open_fixed(x->spec->fixed),
-                                            source_spec_relative(x->spec, x->unit_path));
-        if (fd < 0)
-                return fd;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        uint64_t born = fs_birth_usec(fd);
-        return st.st_ino != x->unit_ino ||
-                               (born > 0 && x->unit_born_usec > 0 && born != x->unit_born_usec)
-                       ? -ENOENT
-                       : TAKE_FD(fd);
-}
-
-/* Where our links hold it, it is the same file. */
-static int open_core(const Report *x) {
-        if (x->held_fd >= 0)
-                return fcntl(x->held_fd, F_DUPFD_CLOEXEC, 3);
-        int fd = open_below(links_open(x->spec->link_dirs, x->bundle_id), path_name(x->unit_path));
-        return fd >= 0 ? fd : open_in_source(x);
-}
-
-static void set_fault(Report *x, char *text) {
-        free(x->fault);
-        x->fault = text ? text : strdup("the agent is short of memory");
-}
-
-static void run_reading(Report *x) {
-        x->core_fd = open_core(x);
-        if (x->core_fd == -ENOENT)
-                set_fault(x, strdup("its core was removed before the report was made"));
-        else if (x->core_fd < 0)
-                set_fault(x, strbuf_format("its core cannot be opened: %s", strerror(-x->core_fd)));
-        else
-                core_facts_read(x->core_fd, x->unit_path, x->patterns, &x->facts);
-}
-
-static int keep_report(Report *x, const CrashReport *report) {
-        size_t n_json = strlen(report->json), n_text = strlen(report->text);
-        if (n_json > REPORT_BYTES_MAX || n_text > REPORT_BYTES_MAX) {
-                set_fault(x, strdup("it is larger than 32 MiB"));
-                return 0;
-        }
-        if (!crash_signature_find(report->json, x->signature))
-                x->signature[0] = '\0';
-        x->json_fd = probe_request_memfd(report->json, n_json);
-        x->text_fd = probe_request_memfd(report->text, n_text);
-        return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
-}
-
-/* The kernel gives a core the user and group of its process. The groups that a user has besides are
- * those of this node. */
-static void find_reader(const Report *x, FileReader *ret) {
-        struct stat st;
-        struct passwd entry, *found = NULL;
-        char buffer[4096];
-        int n = FILES_GROUPS_MAX;
-        *ret = (FileReader){ .uid = x->uid };
-        if (x->uid == 0 && x->facts.process.has_uid)
-                ret->uid = x->facts.process.uid; /* systemd-coredump's are root's */
-        if (fstat(x->core_fd, &st) == 0 && st.st_gid != 0)
-                ret->groups[ret->n_groups++] = st.st_gid;
-        if (getpwuid_r(ret->uid, &entry, buffer, sizeof buffer, &found) == 0 && found &&
-            getgrouplist(found->pw_name, ret->n_groups ? st.st_gid : found->pw_gid, ret->groups,
-                         &n) > 0)
-                ret->n_groups = (size_t)n;
-}
-
-static void run_making(Report *x) {
-        CrashReport report = { 0 };
-        FileReader reader;
-        _cleanup_(roots_done) Roots roots = { .n = 0 };
-        int host = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (x->facts.cgroup)
-                roots_request_container(&roots, x->probe_socket, x->spec->proc_root,
-                                        x->facts.cgroup);
-        roots_add(&roots, host, FILE_ROOT_HOST, "host");
-        roots_add_layers(&roots, host);
-        find_reader(x, &reader);
-        int r = crash_report(&(CrashRequest){ .program = OURSELVES,
-                                              .core_name = path_name(x->unit_path),
-                                              .core_fd = x->core_fd,
-                                              .roots = roots.items,
-                                              .n_roots = roots.n,
-                                              .reader = &reader,
-                                              .context = x->context,
-                                              .timeout_usec = TIMEOUT_USEC,
-                                              .others_wait = &x->others_wait,
-                                              .slice_usec = x->slice_usec },
-                             &report);
-        x->gave_way = report.gave_way;
-        if (r == CRASH_E_FAILED)
-                set_fault(x, TAKE_PTR(report.fault));
-        else if (r == 0)
-                r = keep_report(x, &report);
-        if (r < 0)
-                set_fault(x, strbuf_format("%s", strerror(-r)));
-        crash_report_done(&report);
-}
-
 static void run(WorkJob *job) {
-        Report *x = CONTAINER_OF(job, Report, work);
+        PendingReport *x = CONTAINER_OF(job, PendingReport, work);
         if (x->state == REPORT_READING)
-                run_reading(x);
+                report_job_read(&x->job);
         else
-                run_making(x);
+                report_job_make(&x->job);
 }
 
 /* ---- what is known beside the core ---- */
@@ -304,16 +159,16 @@ static char *find_job(Store *store, const CrashedProcess *p, uid_t uid, char **r
         return text;
 }
 
-static void add_facts(const Report *x, StrBuf *b) {
-        const CrashedProcess *p = &x->facts.process;
+static void add_facts(const PendingReport *x, StrBuf *b) {
+        const CrashedProcess *p = &x->job.facts.process;
         pid_t pid = kernel_log_write(x->owner->kernel_log, p, b);
         if (pid > 0 || p->pid > 0)
                 json_out_i64(b, "pid", pid > 0 ? pid : p->pid);
-        if (x->facts.job)
-                json_out_raw(b, "job", x->facts.job);
+        if (x->job.facts.job)
+                json_out_raw(b, "job", x->job.facts.job);
 }
 
-static char *compose_context(const Report *x) {
+static char *compose_context(const PendingReport *x) {
         StrBuf b = STRBUF_INIT;
         json_out_object(&b, NULL);
         add_signatures(x->owner, &b);
@@ -324,13 +179,13 @@ static char *compose_context(const Report *x) {
 
 /* ---- a report that could not be made: the bundle says so ---- */
 
-static int write_json_fault(const Report *x) {
+static int write_json_fault(const PendingReport *x) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         json_out_object(&b, NULL);
         json_out_u64(&b, "version", 1);
-        json_out_string(&b, "not_made", x->fault);
+        json_out_string(&b, "not_made", x->job.fault);
         json_out_object(&b, "core");
-        json_out_path(&b, "name", path_name(x->unit_path));
+        json_out_path(&b, "name", path_name(x->job.unit_path));
         json_out_end_object(&b);
         add_facts(x, &b);
         json_out_end_object(&b);
@@ -339,42 +194,42 @@ static int write_json_fault(const Report *x) {
         return r < 0 ? r : probe_request_memfd(b.text, b.n);
 }
 
-static int write_text_fault(const Report *x) {
+static int write_text_fault(const PendingReport *x) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         strbuf_add(&b, "# No crash report of ");
-        strbuf_add_code(&b, path_name(x->unit_path));
+        strbuf_add_code(&b, path_name(x->job.unit_path));
         strbuf_add(&b, "\n\n");
-        strbuf_add_escaped(&b, x->fault);
+        strbuf_add_escaped(&b, x->job.fault);
         strbuf_add(&b, ".\n");
         int r = strbuf_error(&b);
         return r < 0 ? r : probe_request_memfd(b.text, b.n);
 }
 
-static int write_fault(Report *x) {
-        log_dump(x->bundle_id, LOG_WARNING, 0, "no crash report: %s", x->fault);
-        cleanup_closep(&x->json_fd);
-        cleanup_closep(&x->text_fd);
-        x->json_fd = write_json_fault(x);
-        x->text_fd = write_text_fault(x);
-        return x->json_fd < 0 ? x->json_fd : MIN(x->text_fd, 0);
+static int write_fault(PendingReport *x) {
+        log_dump(x->job.bundle_id, LOG_WARNING, 0, "no crash report: %s", x->job.fault);
+        cleanup_closep(&x->job.json_fd);
+        cleanup_closep(&x->job.text_fd);
+        x->job.json_fd = write_json_fault(x);
+        x->job.text_fd = write_text_fault(x);
+        return x->job.json_fd < 0 ? x->job.json_fd : MIN(x->job.text_fd, 0);
 }
 
 /* ---- the loop ---- */
 
-static void remove_report(Report *x) {
+static void remove_report(PendingReport *x) {
         CrashReports *c = x->owner;
         if (c->running == x)
                 c->running = NULL;
         list_remove(&x->link);
         c->n--;
         if (c->n == 0)
-                c->n_turns = 0;
-        owners_release(&c->owners, &(Owner){ .uid = x->uid }, 1);
+                c->n_times = 0;
+        owners_release(&c->owners, &(Owner){ .uid = x->job.uid }, 1);
 }
 
 /* It is pending until it is attached durably. */
-static void end(Report *ended) {
-        _cleanup_(report_freep) Report *x = ended;
+static void end(PendingReport *ended) {
+        _cleanup_(report_freep) PendingReport *x = ended;
         CrashReports *c = x->owner;
         const CrashReportsContext *context = &c->context;
         remove_report(x);
@@ -383,75 +238,75 @@ static void end(Report *ended) {
                 return;
         int r = x->error;
         if (r == 0)
-                r = store_report_end(context->store, x->bundle_id,
-                                     x->signature[0] ? x->signature : NULL,
+                r = store_report_end(context->store, x->job.bundle_id,
+                                     x->job.signature[0] ? x->job.signature : NULL,
                                      context->clock->realtime_usec(context->clock));
         if (r < 0)
-                log_dump(x->bundle_id, LOG_WARNING, r,
+                log_dump(x->job.bundle_id, LOG_WARNING, r,
                          "its crash report cannot be attached; it is made again after the next "
                          "start");
         else {
-                log_dump(x->bundle_id, LOG_INFO, 0, "its crash report is attached%s%s",
-                         x->signature[0] ? ", signature " : "", x->signature);
-                context->on_attached(x->source, x->unit_path, context->userdata);
+                log_dump(x->job.bundle_id, LOG_INFO, 0, "its crash report is attached%s%s",
+                         x->job.signature[0] ? ", signature " : "", x->job.signature);
+                context->on_attached(x->job.source, x->job.unit_path, context->userdata);
         }
-        context->on_end(x->bundle_id, context->userdata);
+        context->on_end(x->job.bundle_id, context->userdata);
 }
 
-static void attach(Report *x);
+static void attach(PendingReport *x);
 
 static void on_attached(const int *results, void *userdata) {
-        Report *x = userdata;
+        PendingReport *x = userdata;
         x->attaching = NULL;
         x->error = MIN(results[0], 0);
-        if (x->error == 0 && x->json_fd >= 0) {
-                cleanup_closep(&x->json_fd);
-                x->json_fd = -1;
+        if (x->error == 0 && x->job.json_fd >= 0) {
+                cleanup_closep(&x->job.json_fd);
+                x->job.json_fd = -1;
                 attach(x);
         } else
                 end(x);
 }
 
 /* One core after another may have the same name: a report is attached to its own alone. */
-static bool is_replaced(const Report *x) {
+static bool is_replaced(const PendingReport *x) {
         _cleanup_(bundle_record_done) BundleRecord newest = { 0 };
-        int r = store_find_unit(x->owner->context.store, x->source, x->unit_path, &newest);
-        return r == STORE_E_NOT_FOUND || (r == 0 && strcmp(newest.id, x->bundle_id) != 0);
+        int r = store_find_unit(x->owner->context.store, x->job.source, x->job.unit_path, &newest);
+        return r == STORE_E_NOT_FOUND || (r == 0 && strcmp(newest.id, x->job.bundle_id) != 0);
 }
 
 /* The text is last: who has that has all. */
-static void attach(Report *x) {
-        const bool is_json = x->json_fd >= 0;
-        const AttachmentPlace place = { x->source, x->unit_path,
+static void attach(PendingReport *x) {
+        const bool is_json = x->job.json_fd >= 0;
+        const AttachmentPlace place = { x->job.source, x->job.unit_path,
                                         is_json ? CRASH_FILE : CRASH_TEXT_FILE };
         if (!x->is_unwanted && is_replaced(x)) {
-                log_dump(x->bundle_id, LOG_WARNING, 0,
+                log_dump(x->job.bundle_id, LOG_WARNING, 0,
                          "its crash report is dropped: another core has its name now");
-                (void)store_report_end(x->owner->context.store, x->bundle_id, NULL, 0);
+                (void)store_report_end(x->owner->context.store, x->job.bundle_id, NULL, 0);
                 x->is_unwanted = true;
         }
         if (x->is_unwanted && !is_json) /* else the unit's next bundle has it */
-                (void)attachments_remove(x->owner->context.attachments, x->source, x->unit_path,
-                                         CRASH_FILE);
+                (void)attachments_remove(x->owner->context.attachments, x->job.source,
+                                         x->job.unit_path, CRASH_FILE);
         int r = x->error < 0 || x->is_unwanted
                         ? x->error
-                        : attachments_submit(
-                                  x->owner->context.attachments,
-                                  &(AttachmentRequest){ .fd = is_json ? x->json_fd : x->text_fd,
-                                                        .places = &place,
-                                                        .n_places = 1,
-                                                        .on_done = on_attached,
-                                                        .userdata = x },
-                                  &x->attaching);
+                        : attachments_submit(x->owner->context.attachments,
+                                             &(AttachmentRequest){ .fd = is_json ? x->job.json_fd
+                                                                                 : x->job.text_fd,
+                                                                   .places = &place,
+                                                                   .n_places = 1,
+                                                                   .on_done = on_attached,
+                                                                   .userdata = x },
+                                             &x->attaching);
         if (r == 0 && x->attaching)
                 return;
         x->error = r;
         end(x);
 }
 
-static void start_attaching(Report *x) {
+static void start_attaching(PendingReport *x) {
         set_state(x, REPORT_ATTACHING);
-        if (x->fault)
+        if (x->job.fault)
                 x->error = write_fault(x);
         attach(x);
 }
@@ -459,58 +314,52 @@ static void start_attaching(Report *x) {
 /* ---- the next user ---- */
 
 static uint64_t time_of(const CrashReports *c, uid_t uid) {
-        for (size_t i = 0; i < c->n_turns; i++)
-                if (c->turns[i].uid == uid)
-                        return c->turns[i].used_usec;
+        for (size_t i = 0; i < c->n_times; i++)
+                if (c->times[i].uid == uid)
+                        return c->times[i].used_usec;
         return 0;
 }
 
 static void charge_time(CrashReports *c, uid_t uid) {
         uint64_t now = clock_boottime_usec(), used = now - c->running_since_usec;
         c->running_since_usec = now;
-        for (size_t i = 0; i < c->n_turns; i++)
-                if (c->turns[i].uid == uid) {
-                        c->turns[i].used_usec += used;
+        for (size_t i = 0; i < c->n_times; i++)
+                if (c->times[i].uid == uid) {
+                        c->times[i].used_usec += used;
                         return;
                 }
-        if (c->n_turns == ELEMENTSOF(c->turns))
-                c->n_turns = 0; /* all begin again */
-        c->turns[c->n_turns++] = (Turn){ uid, used };
+        if (c->n_times == ELEMENTSOF(c->times))
+                c->n_times = 0; /* every user starts at 0 again */
+        c->times[c->n_times++] = (UserTime){ uid, used };
 }
 
-static void start_work(Report *x) {
+static void start_work(PendingReport *x) {
         int r = worker_pool_submit(x->owner->pool, &x->work);
         if (r == 0)
                 return;
-        set_fault(x, strbuf_format("no thread can be started: %s", strerror(-r)));
+        report_job_set_fault(&x->job, strbuf_format("no thread can be started: %s", strerror(-r)));
         start_attaching(x);
 }
 
-static void requeue(Report *x) {
+static void requeue(PendingReport *x) {
         CrashReports *c = x->owner;
         set_state(x, REPORT_QUEUED);
-        x->slice_usec *= 2;
-        x->gave_way = false;
-        cleanup_closep(&x->core_fd);
-        x->core_fd = -1;
-        core_facts_done(&x->facts);
-        x->facts = (CoreFacts){ 0 };
-        free(TAKE_PTR(x->context));
-        free(TAKE_PTR(x->fault));
+        x->job.slice_usec *= 2;
+        report_job_reset(&x->job);
         c->running = NULL;
         schedule(c);
 }
 
 static void done(WorkJob *job) {
-        Report *x = CONTAINER_OF(job, Report, work);
-        charge_time(x->owner, x->uid);
-        if (x->gave_way && !x->is_unwanted && x->slice_usec < SLICE_MAX_USEC)
+        PendingReport *x = CONTAINER_OF(job, PendingReport, work);
+        charge_time(x->owner, x->job.uid);
+        if (x->job.slice_is_over && !x->is_unwanted && x->job.slice_usec < SLICE_MAX_USEC)
                 requeue(x);
-        else if (x->state == REPORT_READING && !x->fault && !x->is_unwanted) {
-                if (!x->facts.job)
-                        x->facts.job = find_job(x->owner->context.store, &x->facts.process, x->uid,
-                                                &x->facts.cgroup);
-                x->context = compose_context(x);
+        else if (x->state == REPORT_READING && !x->job.fault && !x->is_unwanted) {
+                if (!x->job.facts.job)
+                        x->job.facts.job = find_job(x->owner->context.store, &x->job.facts.process,
+                                                    x->job.uid, &x->job.facts.cgroup);
+                x->job.context = compose_context(x);
                 set_state(x, REPORT_MAKING);
                 start_work(x);
         } else
@@ -518,13 +367,15 @@ static void done(WorkJob *job) {
 }
 
 /* Selects the user whose reports have taken the least time; of equals the next higher uid. */
-static Report *pick_next(const CrashReports *c) {
+static PendingReport *pick_next(const CrashReports *c) {
         const uid_t next_uid = c->last_uid + 1;
-        Report *first = NULL;
-        LIST_FOREACH_ITEM (Report, x, link, &c->reports) {
-                uint64_t least = first ? time_of(c, first->uid) : 0, used = time_of(c, x->uid);
+        PendingReport *first = NULL;
+        LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports) {
+                uint64_t least = first ? time_of(c, first->job.uid) : 0,
+                         used = time_of(c, x->job.uid);
                 if (!first || used < least ||
-                    (used == least && x->uid - next_uid < first->uid - next_uid)) /* it wraps */
+                    (used == least &&
+                     x->job.uid - next_uid < first->job.uid - next_uid)) /* it wraps */
                         first = x;
         }
         return first;
@@ -532,21 +383,21 @@ static Report *pick_next(const CrashReports *c) {
 
 static void set_others_wait(CrashReports *c) {
         bool others_wait = false;
-        LIST_FOREACH_ITEM (Report, x, link, &c->reports)
-                others_wait = others_wait || (c->running && x->uid != c->running->uid);
+        LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports)
+                others_wait = others_wait || (c->running && x->job.uid != c->running->job.uid);
         if (c->running)
-                atomic_store(&c->running->others_wait, others_wait);
+                atomic_store(&c->running->job.others_wait, others_wait);
 }
 
 static int on_next(sd_event_source *s, void *userdata) {
         CrashReports *c = userdata;
         (void)s;
-        Report *x = c->running ? NULL : pick_next(c);
+        PendingReport *x = c->running ? NULL : pick_next(c);
         if (!x)
                 return 0;
         c->running = x;
         c->running_since_usec = clock_boottime_usec();
-        c->last_uid = x->uid;
+        c->last_uid = x->job.uid;
         set_others_wait(c);
         set_state(x, REPORT_READING);
         start_work(x);
@@ -559,36 +410,40 @@ static void schedule(CrashReports *c) {
                 log_error(r, "crash reports are not made until the next core");
 }
 
-static Report *find_report(const CrashReports *c, const char *bundle_id) {
-        LIST_FOREACH_ITEM (Report, x, link, &c->reports)
-                if (strcmp(x->bundle_id, bundle_id) == 0)
+static PendingReport *find_report(const CrashReports *c, const char *bundle_id) {
+        LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports)
+                if (strcmp(x->job.bundle_id, bundle_id) == 0)
                         return x;
         return NULL;
 }
 
-static Report *report_new(CrashReports *c, const CrashReportsCore *core) {
+static PendingReport *report_new(CrashReports *c, const CrashReportsCore *core) {
         const BundleRecord *b = core->bundle;
         const bool is_held = core->held_fd >= 0 && c->n < REPORTS_HELD_MAX;
-        _cleanup_(report_freep) Report *x = calloc(1, sizeof *x);
+        _cleanup_(report_freep) PendingReport *x = calloc(1, sizeof *x);
         if (!x)
                 return NULL;
-        *x = (Report){ .work = { .run = run, .done = done },
-                       .owner = c,
-                       .source = strdup(b->source),
-                       .unit_path = strdup(b->path),
-                       .probe_socket = strdup(c->context.probe_socket),
-                       .spec = source_spec_ref(core->spec),
-                       .patterns = strings_copy(core->environment),
-                       .unit_ino = b->unit_ino,
-                       .unit_born_usec = b->unit_born_usec,
-                       .uid = b->uid,
-                       .slice_usec = SLICE_MIN_USEC,
-                       .held_fd = is_held ? fcntl(core->held_fd, F_DUPFD_CLOEXEC, 3) : -1,
-                       .core_fd = -1,
-                       .json_fd = -1,
-                       .text_fd = -1 };
-        strcpy(x->bundle_id, b->id);
-        return x->source && x->unit_path && x->probe_socket && x->patterns ? TAKE_PTR(x) : NULL;
+        *x = (PendingReport){
+                .work = { .run = run, .done = done },
+                .owner = c,
+                .job = { .source = strdup(b->source),
+                         .unit_path = strdup(b->path),
+                         .probe_socket = strdup(c->context.probe_socket),
+                         .spec = source_spec_ref(core->spec),
+                         .patterns = strings_copy(core->environment),
+                         .unit_ino = b->unit_ino,
+                         .unit_born_usec = b->unit_born_usec,
+                         .uid = b->uid,
+                         .slice_usec = SLICE_MIN_USEC,
+                         .held_fd = is_held ? fcntl(core->held_fd, F_DUPFD_CLOEXEC, 3) : -1,
+                         .core_fd = -1,
+                         .json_fd = -1,
+                         .text_fd = -1 },
+        };
+        strcpy(x->job.bundle_id, b->id);
+        return x->job.source && x->job.unit_path && x->job.probe_socket && x->job.patterns
+                       ? TAKE_PTR(x)
+                       : NULL;
 }
 
 static bool is_hung(const CrashReports *c) {
@@ -616,7 +471,7 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         if (!has_room(c, &owner))
                 return false;
         int r = core->is_pending ? 0 : store_report_add(c->context.store, b->id);
-        Report *x = r == 0 ? report_new(c, core) : NULL;
+        PendingReport *x = r == 0 ? report_new(c, core) : NULL;
         if (!x) {
                 owners_release(&c->owners, &owner, 1);
                 log_dump(b->id, LOG_WARNING, r < 0 ? r : -ENOMEM, "no crash report is made");
@@ -630,7 +485,7 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
 }
 
 void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
-        Report *x = find_report(c, bundle_id);
+        PendingReport *x = find_report(c, bundle_id);
         (void)store_report_end(c->context.store, bundle_id, NULL, 0); /* at the next start */
         if (x && x->state == REPORT_QUEUED) {
                 remove_report(x);
@@ -653,7 +508,7 @@ void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, Oom
                                     StrBuf *json, StrBuf *text) {
         const CrashedProcess p = { .pid = kill->pid, .last_usec = line->usec };
         _cleanup_free_ char *job = find_job(c->context.store, &p, kill->uid, NULL);
-        oom_kill_report(c->kernel_log, line, kill, job, json, text);
+        oom_report_write(c->kernel_log, line, kill, job, json, text);
 }
 
 /* ---- life ---- */
@@ -690,7 +545,7 @@ CrashReports *crash_reports_free(CrashReports *c) {
                 return NULL;
         if (c->pool)
                 worker_pool_abandon(c->pool);
-        LIST_FOREACH_ITEM_SAFE (Report, x, link, &c->reports) {
+        LIST_FOREACH_ITEM_SAFE (PendingReport, x, link, &c->reports) {
                 list_remove(&x->link);
                 if (!worker_pool_is_running(&x->work))
                         report_free(x);

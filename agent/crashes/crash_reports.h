@@ -57,7 +57,3 @@ void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line);
 /** Makes the report of a process that the OOM killer has killed. @param kill  as the line says */
 void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill,
                                     StrBuf *json, StrBuf *text);
-
-/** @param json  of a report, from a hostile child: of any content
- * @return whether it has a signature that is one: 8 to 64 hexadecimal digits */
-bool crash_signature_find(const char *json, char ret[static STORE_SIGNATURE_SIZE]);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectors/host/jobs.h"
+#include "collectors/host/job_record.h"
 #include "lib/base/log.h"
 #include "lib/base/parse.h"
 #include "lib/neuron/record.h"
@@ -151,10 +151,10 @@ static void on_rank_end(void *userdata) {
 
 void failures_on_job(Failures *f, const char *record) {
         char key[CLAIM_KEY_SIZE];
-        JobsProcess rank;
+        JobRecord rank;
         Claim c;
         failures_init_claim(f, &c);
-        if (!jobs_parse_record(record, &rank) || !claim_key_build(rank.job.key, "", key))
+        if (!job_record_parse(record, &rank) || !claim_key_build(rank.job.key, "", key))
                 return;
         c.pid = (uint32_t)rank.pid;
         c.start_ticks = rank.start_ticks;

@@ -1,6 +1,7 @@
 /* Decides from what this node knows of a job whether other nodes have to be waited for, and what
  * this node's agent is for the job: the centre that others dial, a leaf that dials, or neither.
- * What it knows comes from the job's environment (collectors/host/jobs.h), the claims and the bus.
+ * What it knows comes from the job's environment (collectors/host/job_record.h), the claims and the
+ * bus.
  */
 #include "agent/failures/job_scope.h"
 

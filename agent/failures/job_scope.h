@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 #include "agent/peers/agreement.h"
-#include "collectors/host/jobs.h"
+#include "lib/neuron/job.h"
 
 typedef struct JobFacts {
         size_t n_here;          /* different ranks of it on this node */

@@ -1,3 +1,11 @@
+/* Notices of EC2: what it announces about this instance, and which instance this is.
+ *
+ * Three documents of the instance metadata service (IMDSv2) are requested in turn: a spot
+ * interruption every 5 s, scheduled maintenance and a rebalance recommendation every 60 s.
+ * notice_parse() reads a document, NoticeSchedule decides what is requested next and what in an
+ * answer is new; both are pure. Ec2Notices sends the requests and reports each change once. What
+ * follows from a notice (a drain) is decided in agent.c. The id of the instance is requested once,
+ * before the loop runs. */
 #include "agent/node_events/ec2_notices.h"
 
 #include <errno.h>

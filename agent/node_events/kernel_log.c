@@ -1,3 +1,10 @@
+/* The latest lines of the kernel log that say something about crashes, and which of them are about
+ * one process.
+ *
+ * Users can cause lines, and a line names a process as its user called it: a line is a hint, never
+ * evidence. Lines of processes and lines of the hardware share one bounded list, in which neither
+ * displaces the other. In a container a process has another pid than in the log, so that a line of
+ * the same command and the same moment counts as well. */
 #include "agent/node_events/kernel_log.h"
 
 #include <stdio.h>
@@ -8,7 +15,7 @@
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
 
-#define NEAR_USEC (10 * USEC_PER_SEC)       /* a line of a process whose pid is not known */
+#define NEAR_USEC (10 * USEC_PER_SEC)       /* for a process whose pid is not known */
 #define HARDWARE_USEC (5 * USEC_PER_MINUTE) /* before or after the crash */
 
 struct KernelLog {
@@ -25,7 +32,7 @@ KernelLog *kernel_log_free(KernelLog *l) {
         return NULL;
 }
 
-/* A watch that starts again reports the last minutes again. */
+/* A watch that starts again reports lines of the last minutes again. */
 static bool has_line(const KernelLog *l, const KernelLine *line) {
         for (size_t i = 0; i < l->n; i++)
                 if (l->lines[i].seq == line->seq && strcmp(l->lines[i].text, line->text) == 0)
@@ -37,8 +44,8 @@ static bool is_of_process(const KernelLine *line) {
         return strcmp(line->kind, "segfault") == 0 || strcmp(line->kind, "oom") == 0;
 }
 
-/* @return the oldest of processes or of the hardware, of whichever there are more: a flood of one
- * does not displace the other */
+/* @return the oldest line of the kind (of processes or of the hardware) that has more lines, so
+ * that a flood of one kind does not displace the other */
 static size_t find_displaced(const KernelLog *l) {
         size_t n_processes = 0, i = 0;
         for (size_t k = 0; k < l->n; k++)
@@ -104,7 +111,7 @@ static bool is_within(const KernelLine *line, const CrashedProcess *p, uint64_t 
         return line->usec + usec >= p->first_usec && line->usec <= p->last_usec + usec;
 }
 
-/* In a container it has another pid than in the log. */
+/* A process in a container has another pid than in the log. */
 static bool is_about(const KernelLine *line, const CrashedProcess *p) {
         if (!is_of_process(line))
                 return is_within(line, p, HARDWARE_USEC);
@@ -172,7 +179,7 @@ bool oom_kill_parse(const char *text, OomKill *ret) {
         return true;
 }
 
-static void find_cgroup(const KernelLog *l, OomKill *kill) {
+void kernel_log_find_cgroup(const KernelLog *l, OomKill *kill) {
         for (size_t i = l->n; i > 0 && !kill->cgroup[0]; i--) {
                 const char *text = l->lines[i - 1].text, *at = strstr(text, ",task_memcg=");
                 const char *end = at ? strstr(at, ",task=") : NULL;
@@ -181,55 +188,4 @@ static void find_cgroup(const KernelLog *l, OomKill *kill) {
                 at += strlen(",task_memcg=");
                 memcpy(kill->cgroup, at, (size_t)(end - at));
         }
-}
-
-static void write_json(const OomKill *kill, const KernelLog *l, const KernelLine *line,
-                       const char *job, StrBuf *b) {
-        const CrashedProcess p = { .pid = kill->pid,
-                                   .first_usec = line->usec,
-                                   .last_usec = line->usec };
-        json_out_object(b, NULL);
-        json_out_u64(b, "version", 1);
-        json_out_null(b, "core");
-        json_out_object(b, "process");
-        json_out_i64(b, "pid", kill->pid);
-        json_out_string(b, "command", kill->command);
-        json_out_string(b, "cgroup", kill->cgroup[0] ? kill->cgroup : NULL);
-        json_out_end_object(b);
-        json_out_raw(b, "signal",
-                     "{\"number\":9,\"name\":\"SIGKILL\","
-                     "\"text\":\"killed by the kernel's OOM killer\"}");
-        json_out_array(b, "verdicts");
-        json_out_object(b, NULL);
-        json_out_string(b, "rule", "out-of-memory");
-        json_out_string(b, "kind", "cause");
-        json_out_string(b, "reason", "its memory cgroup or the machine had no memory left");
-        json_out_string(b, "evidence", line->text);
-        json_out_end_object(b);
-        json_out_end_array(b);
-        (void)kernel_log_write(l, &p, b); /* its pid is known */
-        json_out_raw(b, "job", job ? job : "null");
-        json_out_end_object(b);
-        strbuf_add(b, "\n");
-}
-
-static void write_text(const OomKill *kill, const KernelLine *line, StrBuf *b) {
-        char time[CLOCK_ISO_SIZE];
-        strbuf_addf(b, "# Killed by the kernel's OOM killer: pid %d, ", (int)kill->pid);
-        strbuf_add_code(b, kill->command);
-        strbuf_add(b, "\n\n**out-of-memory** (cause): its memory cgroup or the machine had no "
-                      "memory left. A process that is killed so leaves no core.\n\n- cgroup: ");
-        strbuf_add_code(b, kill->cgroup[0] ? kill->cgroup : "not known");
-        strbuf_addf(b, "\n- kernel log, %s: ", clock_format_iso(time, line->usec));
-        strbuf_add_code(b, line->text);
-        strbuf_add(b, "\n\nCompare anon-rss with the limit of the cgroup (`memory.max`, the "
-                      "container's or job's memory): raise it, or lower what the process needs "
-                      "(data loaders, compilation in parallel).\n");
-}
-
-void oom_kill_report(const KernelLog *l, const KernelLine *line, OomKill *kill, const char *job,
-                     StrBuf *json, StrBuf *text) {
-        find_cgroup(l, kill);
-        write_json(kill, l, line, job, json);
-        write_text(kill, line, text);
 }

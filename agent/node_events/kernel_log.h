@@ -52,7 +52,5 @@ typedef struct OomKill {
 
 /** Reads `[Memory cgroup o|O]ut of memory: Killed process PID (COMMAND) …`. */
 bool oom_kill_parse(const char *text, OomKill *ret);
-/** The report of a process that left no core. @param kill  as the line says; gets its cgroup
- * @param job  JSON or NULL  @param json, text  of crash.json and crash.md */
-void oom_kill_report(const KernelLog *l, const KernelLine *line, OomKill *kill, const char *job,
-                     StrBuf *json, StrBuf *text);
+/** Sets the cgroup of a kill, if a line before it has the cgroup. */
+void kernel_log_find_cgroup(const KernelLog *l, OomKill *kill);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "collectors/host/jobs.h"
+#include "collectors/host/device_holders.h"
 #include "config/keys.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -271,11 +271,12 @@ static void find_core_processes(const Config *config, CoreCheck *c) {
         if (procfs_list(AT_FDCWD, request.proc_root, PROCFS_PIDS_MAX, &pids) < 0)
                 return; /* none is known */
         for (size_t i = 0; i < pids.n; i++) {
-                JobsHolder job = { 0 };
+                DeviceHolder job = { 0 };
                 Proc p;
                 if (procfs_open(&p, request.proc_root, pids.items[i], 0) != 0)
                         continue;
-                (void)jobs_devices_of(&request, &p, &job); /* it holds none that we can see */
+                (void)device_holders_inspect(&request, &p,
+                                             &job); /* it holds none that we can see */
                 if (job.n_devices > 0)
                         add_core_process(&p, c->jobs, &c->n_jobs);
                 else if (parse_word(p.stat.comm, starters, ELEMENTSOF(starters)) >= 0)

@@ -221,8 +221,8 @@ static int reply_to_query(int socket_fd, const CrashRequest *o) {
         return send_message(socket_fd, &reply, sizeof reply, fd);
 }
 
-/* @return 0 when the child has closed its end, -ETIMEDOUT, -EINTR: it gives way, -EBADMSG: it sent
- * no query, or too many, -EAGAIN: it does not read the replies, -errno */
+/* @return 0 when the child has closed its end, -ETIMEDOUT, -EINTR: others wait and its slice is
+ * over, -EBADMSG: it sent no query, or too many, -EAGAIN: it does not read the replies, -errno */
 static int serve(int socket_fd, const CrashRequest *o, uint64_t end_usec) {
         const uint64_t slice_end_usec = clock_boottime_usec() + o->slice_usec;
         for (unsigned n_requests = 0; n_requests < REQUESTS_MAX;) {
@@ -361,8 +361,8 @@ static int run_child(const CrashRequest *o, const int *fds, int *socket_of_child
         kill_child(pid);
         if (has_report(fds, ret))
                 return 0;
-        ret->gave_way = r == -EINTR;
-        if (ret->gave_way)
+        ret->slice_is_over = r == -EINTR;
+        if (ret->slice_is_over)
                 return set_fault(ret,
                                  "reading it took longer than %llu s while cores of other "
                                  "users waited",

@@ -39,7 +39,7 @@ typedef struct CrashRequest {
         const FileReader *reader; /* the core's owner: files_open() */
         const char *context;      /* JSON, as above; NULL, or more than its bound: none */
         uint64_t timeout_usec;
-        /* Others wait to be served: it is given up after slice_usec. NULL: they wait */
+        /* Whether others wait: then the report ends after slice_usec. NULL: they never do */
         const atomic_bool *others_wait;
         uint64_t slice_usec;
         uint64_t stream_timeout_usec; /* before that, to read a pipe or decompress; then the report
@@ -47,9 +47,9 @@ typedef struct CrashRequest {
 } CrashRequest;
 
 typedef struct CrashReport {
-        char *json, *text; /* of CRASH_FILE and CRASH_TEXT_FILE */
-        char *fault;       /* a sentence: why there is none; NULL */
-        bool gave_way;     /* that is why */
+        char *json, *text;  /* of CRASH_FILE and CRASH_TEXT_FILE */
+        char *fault;        /* a sentence: why there is none; NULL */
+        bool slice_is_over; /* that is why: others waited, and it may be made later */
 } CrashReport;
 
 enum { CRASH_E_FAILED = 1 };

@@ -9,8 +9,9 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
+#include "collectors/host/device_holders.h"
 #include "collectors/host/elf_notes.h"
-#include "collectors/host/jobs.h"
+#include "collectors/host/job_record.h"
 #include "collectors/host/procfs.h"
 #include "collectors/runner/child_pool.h"
 #include "collectors/runner/collector.h"
@@ -360,7 +361,7 @@ static void report_environment(ProcessReport *report) {
         if (r != 0 || report->result != 0)
                 return;
         begin_record(report, "job");
-        jobs_add_identity(&report->b, report->p);
+        job_record_add_identity(&report->b, report->p);
         end_record(report);
 }
 
@@ -459,7 +460,7 @@ static void report_limits(ProcessReport *report) {
         end_record(report);
 }
 
-static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
+static bool shares_device(const DeviceHolder *a, const DeviceHolder *b) {
         for (size_t i = 0; i < a->n_devices; i++)
                 for (size_t k = 0; k < b->n_devices; k++)
                         if (a->devices[i] == b->devices[k])
@@ -469,16 +470,16 @@ static bool shares_device(const JobsHolder *a, const JobsHolder *b) {
 
 /* Who else holds a device of this process: by the scan that was made before.
  * @param outcome  of finding out what it holds */
-static void report_devices(ProcessReport *report, const JobsScan *scan, const JobsHolder *mine,
-                           int outcome) {
+static void report_devices(ProcessReport *report, const DeviceHolders *scan,
+                           const DeviceHolder *mine, int outcome) {
         begin_record(report, "devices");
         if (outcome != 0)
                 add_missing(&report->b, "devices", outcome);
         else
-                jobs_add_devices(&report->b, mine);
+                device_holders_add_devices(&report->b, mine);
         json_out_array(&report->b, "also_held_by");
         for (size_t i = 0; i < scan->n_holders; i++) {
-                const JobsHolder *h = &scan->holders[i];
+                const DeviceHolder *h = &scan->holders[i];
                 if (h->stat.pid == report->p->stat.pid || !shares_device(h, mine))
                         continue;
                 json_out_object(&report->b, NULL);
@@ -486,7 +487,7 @@ static void report_devices(ProcessReport *report, const JobsScan *scan, const Jo
                 json_out_u64(&report->b, "start_ticks", h->stat.start_ticks);
                 json_out_u64(&report->b, "uid", h->uid);
                 json_out_string(&report->b, "comm", h->stat.comm);
-                jobs_add_devices(&report->b, h);
+                device_holders_add_devices(&report->b, h);
                 json_out_end_object(&report->b);
         }
         json_out_end_array(&report->b);
@@ -495,9 +496,10 @@ static void report_devices(ProcessReport *report, const JobsScan *scan, const Jo
 
 /* Their jobs, each a record: reading the environment of one may wait, and then the others have been
  * reported. */
-static void report_neighbours(ProcessReport *report, const JobsScan *scan, const JobsHolder *mine) {
+static void report_neighbours(ProcessReport *report, const DeviceHolders *scan,
+                              const DeviceHolder *mine) {
         for (size_t i = 0; i < scan->n_holders && report->result == 0; i++) {
-                const JobsHolder *h = &scan->holders[i];
+                const DeviceHolder *h = &scan->holders[i];
                 _cleanup_(procfs_close) Proc p = { .dir_fd = -1 };
                 if (h->stat.pid == report->p->stat.pid || !shares_device(h, mine) ||
                     procfs_open(&p, report->request->proc_root, h->stat.pid, h->stat.start_ticks) !=
@@ -506,7 +508,7 @@ static void report_neighbours(ProcessReport *report, const JobsScan *scan, const
                 begin_record(report, "neighbour");
                 json_out_i64(&report->b, "neighbour_pid", h->stat.pid);
                 json_out_u64(&report->b, "neighbour_start_ticks", h->stat.start_ticks);
-                jobs_add_identity(&report->b, &p);
+                job_record_add_identity(&report->b, &p);
                 if (procfs_check(&p) != PROCFS_E_REPLACED)
                         end_record(report);
         }
@@ -574,12 +576,12 @@ enum { PARTS_AT_ONCE = 8, LINE_BYTES_MAX = 512 << 10 };
 typedef struct ProcessRun {
         const CollectRequest *request;
         CollectOut *out;
-        const JobsScan *scan;
+        const DeviceHolders *scan;
 } ProcessRun;
 
-static void report_all(ProcessReport *report, const JobsScan *scan) {
-        JobsHolder mine = { 0 };
-        int outcome = jobs_devices_of(report->request, report->p, &mine);
+static void report_all(ProcessReport *report, const DeviceHolders *scan) {
+        DeviceHolder mine = { 0 };
+        int outcome = device_holders_inspect(report->request, report->p, &mine);
 
         report_status(report);
         report_place(report);
@@ -670,13 +672,13 @@ static int run_parts(ProcessRun *run) {
 }
 
 int collect_process(const CollectRequest *request, CollectOut *out) {
-        _cleanup_(jobs_scan_done) JobsScan scan = { 0 };
+        _cleanup_(device_holders_done) DeviceHolders scan = { 0 };
         ProcessRun run = { .request = request, .out = out, .scan = &scan };
 
         if (request->n_processes == 0)
                 return 0;
         if (request->n_processes > COLLECT_PROCESSES_MAX)
                 return -E2BIG;
-        int r = jobs_scan(request, JOBS_BY_DEVICES, &scan);
+        int r = device_holders_scan(request, DEVICE_HOLDERS_BY_FDS, &scan);
         return r == 0 ? run_parts(&run) : r;
 }

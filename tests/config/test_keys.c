@@ -3,6 +3,7 @@
 
 #include "config/keys.h"
 #include "config/read.h"
+#include "config/value.h"
 
 static void every_row_has_a_name_of_its_own_and_a_sentence(void **state) {
         size_t n;

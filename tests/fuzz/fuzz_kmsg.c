@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectors/host/kmsg.c"
+#include "collectors/host/kmsg_content.h"
+#include "collectors/host/kmsg_record.h"
 #include "lib/base/cleanup.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -26,18 +27,18 @@ static void check_record(const char *data, size_t n) {
         KmsgRecord r = { 0 };
         KmsgHwError e;
 
-        if (kmsg_parse(data, n, &r) != 0)
+        if (kmsg_record_parse(data, n, &r) != 0)
                 return;
         check(r.text.n + r.context.n <= n);
         check(r.priority < 8);
-        (void)kmsg_is_neuron(r.text.text ? r.text.text : "", r.text.n); /* for its reads */
-        if (kmsg_find_hw_error(r.text.text, r.text.n, &e)) {
+        (void)kmsg_content_is_neuron(r.text.text ? r.text.text : "", r.text.n); /* for its reads */
+        if (kmsg_content_find_hw_error(r.text.text, r.text.n, &e)) {
                 check(e.n_fields <= KMSG_FIELDS_MAX);
                 check_word(e.value, sizeof e.value);
                 for (size_t i = 0; i < e.n_fields; i++) {
                         check_word(e.fields[i].key, sizeof e.fields[i].key);
                         check_word(e.fields[i].value, sizeof e.fields[i].value);
-                        check(kmsg_hw_field(&e, e.fields[i].key)[0] != '\0' ||
+                        check(kmsg_content_hw_field(&e, e.fields[i].key)[0] != '\0' ||
                               e.fields[i].value[0] == '\0' || i > 0);
                 }
         }

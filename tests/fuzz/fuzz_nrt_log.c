@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectors/neuron/runtime_log.c"
+#include "collectors/neuron/nrt_log.h"
 #include "lib/base/cleanup.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);

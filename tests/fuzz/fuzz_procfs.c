@@ -9,7 +9,7 @@
 
 #include "collectors/host/dpkg.h"
 #include "collectors/host/elf_notes.h"
-#include "collectors/host/packages.c"
+#include "collectors/host/pip.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -80,13 +80,13 @@ static void try_dpkg(const char *text, size_t n) {
 }
 
 static void try_pip(const char *text, size_t n) {
-        char *name_in = strndup(text, n), name[PACKAGES_NAME_SIZE], version[PACKAGES_VERSION_SIZE];
+        char *name_in = strndup(text, n), name[PACKAGE_NAME_SIZE], version[PACKAGE_VERSION_SIZE];
         check(name_in != NULL);
-        if (packages_parse_pip(name_in, name, version)) {
+        if (pip_parse(name_in, name, version)) {
                 check(name[0] != '\0' && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") ==
                                                  strnlen(name, sizeof name));
                 check(strnlen(version, sizeof version) < sizeof version);
-                (void)packages_pip_is_asked_for(name); /* for its reads */
+                (void)pip_is_relevant(name); /* for its reads */
         }
         free(name_in);
 }

@@ -10,10 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectors/neuron/neuron_sysfs.c"
+#include "collectors/neuron/sysfs_summary.h"
+#include "collectors/neuron/sysfs_value.h"
+#include "collectors/neuron/sysfs_walk.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/json_out.h"
@@ -113,10 +116,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         SysfsProgress *progress = calloc(1, sizeof *progress);
         check(progress != NULL);
         int out_fd = memfd_create("records", MFD_CLOEXEC);
-        Walk walk = { .device = "neuron0",
-                      .progress = progress,
-                      .n_files_all = &n_files_all,
-                      .out_fd = out_fd };
+        SysfsWalk walk = { .device = "neuron0",
+                           .progress = progress,
+                           .n_files_all = &n_files_all,
+                           .out_fd = out_fd };
         check(sysfs_walk(&walk, root_fd, ROOM) == 0);
         check_records(out_fd);
         (void)close(out_fd);

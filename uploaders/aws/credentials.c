@@ -1,12 +1,16 @@
-/* The credentials that are held, when they are asked for again, and one fetch: it carries a plan
- * out. */
+/* Holds AWS credentials for those who sign requests: fetches them when somebody waits for them,
+ * refreshes them before they expire, and fetches them again, with a backoff, when a fetch failed or
+ * the server refused them. What is held stays in use until there is something better.
+ *
+ * One fetch runs at a time, which is credentials_fetch.c; which source it asks is decided by
+ * credentials_plan.c. What follows from its end is done in the next turn of the loop (on_check),
+ * since nothing may be freed inside its own callback. */
 #include "uploaders/aws/credentials.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <systemd/sd-event.h>
 
 #include "lib/base/cleanup.h"
@@ -14,36 +18,12 @@
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
 #include "lib/base/log.h"
-#include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
-#include "lib/event/child.h"
 #include "lib/event/timer.h"
-#include "lib/http/http.h"
 #include "uploaders/aws/aws_environment.h"
-#include "uploaders/aws/credentials_parse.h"
+#include "uploaders/aws/credentials_fetch.h"
 #include "uploaders/aws/credentials_plan.h"
 #include "uploaders/aws/credentials_secret.h"
-#include "uploaders/aws/imds.h"
-#include "uploaders/aws/sts.h"
-
-#define NO_MEMORY "out of memory while looking for AWS credentials"
-
-/* One fetch and what it works from. */
-typedef struct Fetch {
-        Credentials *owner;
-        CredentialsPlan plan;
-        Imds *imds;
-        char *imds_path; /* of the role */
-        HttpPool *pool;  /* of the container endpoint */
-        Child *child;
-        Sts *sts;
-        CredentialsSet set; /* got so far */
-        char *origin;       /* of it */
-        bool has_assumed;   /* the role */
-        /* to be taken down by the next turn: nothing is freed inside its own callback */
-        bool is_over;
-        char *error; /* NULL when it is over and there are keys */
-} Fetch;
 
 struct CredentialsWaiter {
         ListLink link;
@@ -65,7 +45,7 @@ struct Credentials {
         uint64_t fetched_usec, refresh_usec;
         bool is_refused; /* the source is to be asked before it is used again */
 
-        Fetch *fetch; /* underway */
+        CredentialsFetch *fetch; /* that runs, or has ended in this turn of the loop */
         ListLink waiters;
         char *error;            /* of the last fetch; NULL = it succeeded, or there was none */
         unsigned n_failures;    /* of fetches, in a row */
@@ -75,399 +55,11 @@ struct Credentials {
         uint64_t next_refused_fetch_usec; /* after a refusal; CLOCK_BOOTTIME */
 };
 
-/* ── one fetch ── */
-
-/* What a service on this very node hands out though our clock calls it expired is used for so
- * long: more likely the clock is wrong, or the service has its own trouble, and S3 is the judge.
- * SDKs do so for IMDS. */
-#define STALE_LIFE_USEC (10 * USEC_PER_MINUTE)
-static Fetch *fetch_free(Fetch *fetch) {
-        if (!fetch)
-                return NULL;
-        imds_free(fetch->imds);
-        sts_free(fetch->sts);
-        http_pool_free(fetch->pool);
-        child_free(fetch->child);
-        credentials_set_done(&fetch->set);
-        free(fetch->imds_path);
-        free(fetch->origin);
-        free(fetch->error);
-        credentials_plan_done(&fetch->plan);
-        free(fetch);
-        return NULL;
-}
-
-/* What is to happen next is decided by the loop, never inside a call of ours. */
-static void schedule_check(Credentials *c) {
-        (void)sd_event_source_set_enabled(c->defer, SD_EVENT_ONESHOT); /* valid source and state */
-}
-
-static void finish(Fetch *fetch, char *error /* taken */) {
-        fetch->error = error;
-        fetch->is_over = true;
-        schedule_check(fetch->owner);
-}
-
-static void fetch_fail(Fetch *fetch, char *error) {
-        if (!error)
-                error = strdup(NO_MEMORY);
-        credentials_set_done(&fetch->set);
-        finish(fetch, error);
-}
-#define fetch_failf(fetch, ...) fetch_fail(fetch, format_sentence(__VA_ARGS__))
-
-static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin);
-
-static void fetch_report(Fetch *fetch, const CredentialsSet *set, char *origin, const char *error) {
-        CredentialsSet copy = { 0 };
-
-        if (set) {
-                const AwsKeys keys = credentials_set_keys(set);
-                if (credentials_set_init(&copy, &keys, set->expires_usec) == 0)
-                        return fetch_succeed(fetch, &copy, origin);
-        }
-        free(origin);
-        fetch_fail(fetch, set ? NULL : format_sentence("%s", error));
-}
-
-static void on_role(const CredentialsSet *set, const char *error, void *userdata) {
-        Fetch *fetch = userdata;
-        const CredentialsPlan *plan = &fetch->plan;
-        char *origin =
-                plan->base == CREDENTIALS_BASE_WEB_IDENTITY
-                        ? strdup(plan->origin)
-                        : format_sentence("role %s by %s", plan->role.role_arn, fetch->origin);
-
-        fetch->has_assumed = true;
-        fetch_report(fetch, set, origin, error);
-}
-
-/* By keys, or by the token of a web identity. */
-static void assume_role(Fetch *fetch, const AwsKeys *keys, const char *token, const char *origin) {
-        const CredentialsRole *role = &fetch->plan.role;
-        int r = sts_assume_role(&fetch->sts,
-                                &(StsRequest){ .event = fetch->owner->event,
-                                               .clock = fetch->owner->clock,
-                                               .place = &fetch->plan.sts,
-                                               .ca_file = fetch->owner->ca_file,
-                                               .proxy = fetch->owner->proxy,
-                                               .role_arn = role->role_arn,
-                                               .session_name = role->session_name,
-                                               .external_id = role->external_id,
-                                               .duration_seconds = role->duration_seconds,
-                                               .keys = keys,
-                                               .token = token,
-                                               .keys_origin = origin,
-                                               .on_done = on_role,
-                                               .userdata = fetch });
-        if (r < 0)
-                fetch_failf(fetch, "cannot reach STS for the role %s: %s", role->role_arn,
-                            strerror(-r));
-}
-
-/* @return false when the keys are of no use any more */
-static bool check_expiry(Fetch *fetch, CredentialsSet *set) {
-        CredentialsBase base = fetch->plan.base;
-        uint64_t now_usec = fetch->owner->clock->realtime_usec(fetch->owner->clock);
-
-        if (set->expires_usec == 0 || set->expires_usec > now_usec)
-                return true;
-        if (fetch->has_assumed ||
-            (base != CREDENTIALS_BASE_IMDS && base != CREDENTIALS_BASE_CONTAINER))
-                return false;
-        set->expires_usec = now_usec + STALE_LIFE_USEC;
-        return true;
-}
-
-static void fetch_succeed(Fetch *fetch, CredentialsSet *set, char *origin) {
-        char at[CLOCK_ISO_SIZE];
-
-        credentials_set_done(&fetch->set);
-        fetch->set = *set;
-        *set = (CredentialsSet){ 0 };
-        free(fetch->origin);
-        fetch->origin = origin;
-        if (!origin)
-                return fetch_fail(fetch, NULL);
-        if (!check_expiry(fetch, &fetch->set))
-                return fetch_failf(fetch,
-                                   "the credentials of %s expired at %s: renew them "
-                                   "there, or set this machine's clock right",
-                                   origin, clock_format_iso(at, fetch->set.expires_usec));
-        if (fetch->plan.role.role_arn && !fetch->has_assumed) {
-                const AwsKeys keys = credentials_set_keys(&fetch->set);
-                return assume_role(fetch, &keys, NULL, fetch->origin);
-        }
-        finish(fetch, NULL);
-}
-
-#define TOKEN_FILE_MAX_BYTES ((size_t)(64 * KIB))
-#define REPLY_MAX_BYTES ((size_t)(64 * KIB))
-#define CONTAINER_CONNECT_USEC (2 * USEC_PER_SEC)
-#define CONTAINER_TOTAL_USEC (10 * USEC_PER_SEC)
-#define PROCESS_USEC (60 * USEC_PER_SEC)
-#define ROLES_PATH "meta-data/iam/security-credentials/"
-/* Keys in JSON, or why not. @param origin  taken */
-static void finish_with_json(Fetch *fetch, CredentialsJsonKind kind, const char *text,
-                             char *origin) {
-        CredentialsSet set = { 0 };
-        _cleanup_free_ char *fault = NULL;
-
-        int r = origin ? credentials_parse_json(&set, kind, text, &fault) : -ENOMEM;
-        if (r == 0)
-                return fetch_succeed(fetch, &set, origin);
-        fetch_fail(fetch, r == -EINVAL && fault
-                                  ? format_sentence("%s gives no credentials: %s", origin, fault)
-                                  : NULL);
-        free(origin);
-}
-
-/* The instance's role */
-
-static void report_imds_error(Fetch *fetch, const char *error) {
-        const char *searched = fetch->plan.searched;
-
-        if (!searched)
-                return fetch_failf(fetch, "no credentials of the instance: %s", error);
-        fetch_failf(fetch,
-                    "no AWS credentials: checked %s, and %s; give the node a role that "
-                    "may write to the bucket, or set one of these",
-                    searched, error);
-}
-
-static void on_imds_keys(const char *text, const char *error, void *userdata) {
-        Fetch *fetch = userdata;
-        const char *role = fetch->imds_path + strlen(ROLES_PATH);
-
-        if (!text)
-                return report_imds_error(fetch, error);
-        finish_with_json(fetch, CREDENTIALS_JSON_SERVICE, text,
-                         format_sentence("instance role '%s' (IMDSv2)", role));
-}
-
-static void on_imds_roles(const char *text, const char *error, void *userdata) {
-        Fetch *fetch = userdata;
-        size_t n = text ? strcspn(text, "\r\n") : 0;
-
-        if (!text && imds_status(fetch->imds) != 404)
-                return report_imds_error(fetch, error);
-        /* A role's name has letters, digits and `+=,.@-_`. */
-        if (n == 0 || strcspn(text, " /?#%\\") < n)
-                return report_imds_error(fetch,
-                                         "the instance has no role (attach an instance profile)");
-        fetch->imds_path = strbuf_format(ROLES_PATH "%.*s", (int)n, text);
-        if (!fetch->imds_path)
-                return fetch_fail(fetch, NULL);
-        int r = imds_get(fetch->imds, fetch->imds_path, on_imds_keys, fetch);
-        if (r < 0)
-                report_imds_error(fetch, strerror(-r));
-}
-
-static void fetch_from_imds(Fetch *fetch) {
-        int r = imds_new(&fetch->imds, fetch->owner->event, fetch->owner->environment);
-
-        if (r == -ENOTSUP)
-                return report_imds_error(fetch, "the instance metadata service is switched off by "
-                                                "AWS_EC2_METADATA_DISABLED");
-        if (r == -EINVAL)
-                return report_imds_error(fetch,
-                                         "AWS_EC2_METADATA_SERVICE_ENDPOINT is not a URL, or "
-                                         "…_ENDPOINT_MODE neither IPv4 nor IPv6");
-        if (r == 0)
-                r = imds_get(fetch->imds, ROLES_PATH, on_imds_roles, fetch);
-        if (r < 0)
-                report_imds_error(fetch, strerror(-r));
-}
-
-/* The container's endpoint */
-
-static void on_container(const HttpReply *reply, void *userdata) {
-        Fetch *fetch = userdata;
-        const char *origin = fetch->plan.origin;
-
-        if (reply->error)
-                return fetch_failf(fetch, "the %s does not answer (%s)", origin, reply->text);
-        if (reply->status != 200)
-                return fetch_failf(
-                        fetch, "the %s answers %u%s", origin, reply->status,
-                        reply->status == 401 || reply->status == 403
-                                ? ": is the authorization token its own, and of this container?"
-                                : "");
-        finish_with_json(fetch, CREDENTIALS_JSON_SERVICE, reply->body, strdup(origin));
-        credentials_secret_wipe_borrowed(reply->body, reply->body_bytes);
-}
-
-static int request_container(Fetch *fetch, const char *url, const char *token_line) {
-        const char *const headers[] = { "Accept: application/json", token_line, NULL };
-
-        int r = http_pool_new(&fetch->pool, fetch->owner->event,
-                              &(HttpPoolOptions){ .max_connections = 1,
-                                                  .proxy = "-",
-                                                  .connect_timeout_usec = CONTAINER_CONNECT_USEC });
-        if (r < 0)
-                return r;
-        return http_call_new(NULL, fetch->pool,
-                             &(HttpRequestOptions){ .method = "GET",
-                                                    .url = url,
-                                                    .headers = headers,
-                                                    .reply_max_bytes = REPLY_MAX_BYTES,
-                                                    .timeout_usec = CONTAINER_TOTAL_USEC,
-                                                    .on_done = on_container,
-                                                    .userdata = fetch });
-}
-
-/* Reads AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, again at each call, or
- * AWS_CONTAINER_AUTHORIZATION_TOKEN.
- * @return 0 and *ret, an `Authorization: …` line (secret memory; NULL when neither is set);
- *   -EINVAL and *ret_error; -ENOMEM */
-static int read_container_token(char *const *environment, char **ret, char **ret_error) {
-        const char *path =
-                aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-        const char *token = aws_environment_get(environment, "AWS_CONTAINER_AUTHORIZATION_TOKEN");
-        _cleanup_(credentials_secret_freep) char *text = NULL;
-        size_t n;
-
-        *ret_error = NULL;
-        if (path) {
-                int r = credentials_secret_read(path, TOKEN_FILE_MAX_BYTES, &text, &n);
-                if (r == -ENOMEM)
-                        return r;
-                if (r < 0) {
-                        *ret_error = format_sentence("cannot read the container's token from %s "
-                                                     "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): %s",
-                                                     path, strerror(-r));
-                        return -EINVAL;
-                }
-                if (n == 0 || strlen(text) != n) {
-                        *ret_error =
-                                format_sentence("the container's token file %s "
-                                                "(AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE) is %s",
-                                                path, n == 0 ? "empty" : "not text");
-                        return -EINVAL;
-                }
-                token = text;
-        }
-        if (!token) {
-                *ret = NULL;
-                return 0;
-        }
-        if (strpbrk(token, "\r\n")) {
-                *ret_error = format_sentence("the container's token (%s%s) has a line break in it, "
-                                             "which no header can have",
-                                             path ? "in " : "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-                                             path ? path : "");
-                return -EINVAL;
-        }
-        *ret = credentials_secret_join("Authorization: ", token);
-        return *ret ? 0 : -ENOMEM;
-}
-
-static void fetch_from_container(Fetch *fetch) {
-        _cleanup_(credentials_secret_freep) char *token_line = NULL;
-        char *fault = NULL;
-
-        int r = read_container_token(fetch->owner->environment, &token_line, &fault);
-        if (r == 0)
-                r = request_container(fetch, fetch->plan.container_url, token_line);
-        if (r < 0)
-                fetch_fail(fetch, fault ? fault
-                                        : format_sentence("cannot query the %s: %s",
-                                                          fetch->plan.origin, strerror(-r)));
-}
-
-/* A program */
-
-static char *explain_child(const char *origin, const ChildResult *result) {
-        const char *line = result->error_line, *colon = *line ? ": " : "";
-
-        if (result->error == -ENOENT)
-                return format_sentence("%s: program not found", origin);
-        if (result->error == -ETIMEDOUT)
-                return format_sentence("%s did not end within %d s%s%s", origin,
-                                       (int)(PROCESS_USEC / USEC_PER_SEC), colon, line);
-        if (result->error == -EFBIG)
-                return format_sentence("%s: its output is too long for credentials", origin);
-        if (result->error < 0)
-                return format_sentence("%s: cannot run it: %s", origin, strerror(-result->error));
-        if (WIFSIGNALED(result->status))
-                return format_sentence("%s was killed by signal %d%s%s", origin,
-                                       WTERMSIG(result->status), colon, line);
-        return format_sentence("%s exited with status %d%s%s", origin, WEXITSTATUS(result->status),
-                               colon, line);
-}
-
-static void on_process(const ChildResult *result, void *userdata) {
-        Fetch *fetch = userdata;
-        const char *origin = fetch->plan.origin;
-
-        if (result->error == 0 && WIFEXITED(result->status) && WEXITSTATUS(result->status) == 0)
-                finish_with_json(fetch, CREDENTIALS_JSON_PROCESS, result->output, strdup(origin));
-        else
-                fetch_fail(fetch, explain_child(origin, result));
-        credentials_secret_wipe_borrowed(result->output, result->output_bytes);
-}
-
-static void fetch_from_process(Fetch *fetch) {
-        const char *origin = fetch->plan.origin, *fault = NULL;
-        char **words = NULL;
-        _cleanup_free_ char **environment = aws_environment_without_keys(fetch->owner->environment);
-
-        int r = environment ? credentials_parse_command(fetch->plan.command, &words, &fault)
-                            : -ENOMEM;
-        if (r == -EINVAL)
-                return fetch_failf(fetch, "%s cannot be run: %s", origin, fault);
-        if (r == 0)
-                r = child_new(&fetch->child, fetch->owner->event,
-                              &(ChildOptions){ .argv = words,
-                                               .environment = environment,
-                                               .timeout_usec = PROCESS_USEC,
-                                               .output_max_bytes = REPLY_MAX_BYTES,
-                                               .on_done = on_process,
-                                               .userdata = fetch });
-        free(words);
-        if (r < 0)
-                fetch_failf(fetch, "%s: cannot run it: %s", origin, strerror(-r));
-}
-
-/* A token of Kubernetes */
-
-/* The token is renewed in its file all the time, so it is read for each question. */
-static void fetch_from_web_identity(Fetch *fetch) {
-        const char *path = fetch->plan.token_file;
-        _cleanup_(credentials_secret_freep) char *token = NULL;
-        size_t n;
-
-        int r = credentials_secret_read(path, TOKEN_FILE_MAX_BYTES, &token, &n);
-        if (r < 0)
-                return fetch_failf(fetch, "cannot read the web identity's token from %s: %s", path,
-                                   strerror(-r));
-        while (n > 0 && strchr(" \t\r\n", token[n - 1]))
-                token[--n] = '\0';
-        if (n == 0)
-                return fetch_failf(fetch, "the web identity's token file %s is empty", path);
-        _cleanup_free_ char *origin = format_sentence("the token in %s", path);
-        if (!origin)
-                return fetch_fail(fetch, NULL);
-        assume_role(fetch, NULL, token, origin);
-}
-
-static void fetch_start(Fetch *fetch) {
-        switch (fetch->plan.base) {
-        case CREDENTIALS_BASE_KEYS:
-                return fetch_report(fetch, &fetch->plan.keys, strdup(fetch->plan.origin), NULL);
-        case CREDENTIALS_BASE_WEB_IDENTITY:
-                return fetch_from_web_identity(fetch);
-        case CREDENTIALS_BASE_PROCESS:
-                return fetch_from_process(fetch);
-        case CREDENTIALS_BASE_CONTAINER:
-                return fetch_from_container(fetch);
-        case CREDENTIALS_BASE_IMDS:
-                return fetch_from_imds(fetch);
-        }
-}
+/* ---- when ---- */
 
 #define EARLY_USEC (5 * USEC_PER_MINUTE)
 #define MAX_BACKOFF_USEC USEC_PER_MINUTE
+
 bool credentials_schedule_is_good(uint64_t fetched_usec, uint64_t expires_usec, uint64_t now_usec) {
         if (expires_usec == 0)
                 return true;
@@ -495,11 +87,12 @@ uint64_t credentials_schedule_backoff_usec(unsigned n_failures) {
                               : MIN(USEC_PER_SEC << (n_failures - 1), MAX_BACKOFF_USEC);
 }
 
-/* The timer runs on a clock that does not follow the wall's: so it checks that one now and
- * then. */
+/* The timer runs on CLOCK_BOOTTIME, and credentials expire by the wall clock, which may be set: so
+ * it is read again after so long at the latest. */
 #define TIMER_MAX_USEC (10 * USEC_PER_MINUTE)
 /* Credentials that served so long were good: a refusal after that is no failure of the source. */
 #define SERVED_USEC (5 * USEC_PER_MINUTE)
+
 static uint64_t now_real(const Credentials *c) {
         return c->clock->realtime_usec(c->clock);
 }
@@ -509,7 +102,7 @@ static bool is_usable(const Credentials *c) {
                credentials_schedule_is_good(c->fetched_usec, c->set.expires_usec, now_real(c));
 }
 
-/* The timer */
+/* ---- the timer ---- */
 
 static void set_timer(Credentials *c) {
         uint64_t now_usec = now_real(c), wait_usec = TIMER_MAX_USEC;
@@ -527,7 +120,7 @@ static void set_timer(Credentials *c) {
                 log_write(LOG_DEBUG, r, NULL, "no timer to refresh the credentials by");
 }
 
-/* The end of a fetch */
+/* ---- a fetch ---- */
 
 static bool is_same_text(const char *a, const char *b) {
         return a && b ? strcmp(a, b) == 0 : a == b;
@@ -569,36 +162,50 @@ static void record_failure(Credentials *c, char *error) {
         c->n_failures++;
         c->next_try_usec = c->clock->boottime_usec(c->clock) +
                            credentials_schedule_backoff_usec(c->n_failures);
-        log_debug("%s", error ? error : NO_MEMORY);
+        log_debug("%s", error ? error : CREDENTIALS_NO_MEMORY);
 }
 
 static void end_fetch(Credentials *c) {
-        Fetch *fetch = c->fetch;
+        CredentialsSet set = { 0 };
+        char *origin = NULL;
+        const char *error = credentials_fetch_take(c->fetch, &set, &origin);
 
-        if (!fetch->error && fetch->set.access_key) {
-                accept_keys(c, &fetch->set, TAKE_PTR(fetch->origin));
-                fetch->set = (CredentialsSet){ 0 };
-        } else
-                record_failure(c, format_sentence("%s", fetch->error ? fetch->error : NO_MEMORY));
-        c->fetch = fetch_free(fetch);
+        if (error)
+                record_failure(c, format_sentence("%s", error));
+        else
+                accept_keys(c, &set, origin);
+        c->fetch = credentials_fetch_free(c->fetch);
         set_timer(c);
 }
 
-/* Its beginning */
+/* What follows is done in the next turn of the loop, never inside a callback. */
+static void schedule_check(Credentials *c) {
+        (void)sd_event_source_set_enabled(c->defer, SD_EVENT_ONESHOT); /* valid source and state */
+}
+
+static void on_over(void *userdata) {
+        schedule_check(userdata);
+}
 
 static void start_fetch(Credentials *c) {
-        Fetch *fetch = calloc(1, sizeof *fetch);
         char *fault = NULL;
 
         c->files_version = credentials_files_version(&c->plan);
-        if (!fetch || credentials_plan_new(&fetch->plan, &c->plan, &fault) < 0) {
-                free(fetch);
+        int r = credentials_fetch_new(&c->fetch,
+                                      &(CredentialsFetchOptions){ .event = c->event,
+                                                                  .clock = c->clock,
+                                                                  .environment = c->environment,
+                                                                  .ca_file = c->ca_file,
+                                                                  .proxy = c->proxy,
+                                                                  .plan = &c->plan,
+                                                                  .on_over = on_over,
+                                                                  .userdata = c },
+                                      &fault);
+        if (r < 0) {
                 record_failure(c, fault);
                 return set_timer(c);
         }
-        fetch->owner = c;
-        c->fetch = fetch;
-        fetch_start(fetch);
+        credentials_fetch_start(c->fetch);
 }
 
 static bool may_try(const Credentials *c) {
@@ -627,7 +234,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* Who waits */
+/* ---- those who wait ---- */
 
 /* Takes them all off first: a callback may begin to wait again, or have another one
  * cancelled. */
@@ -652,7 +259,7 @@ static int on_check(sd_event_source *source, void *userdata) {
         Credentials *c = userdata;
 
         (void)source;
-        if (c->fetch && c->fetch->is_over)
+        if (c->fetch && credentials_fetch_is_over(c->fetch))
                 end_fetch(c);
         if (list_is_empty(&c->waiters) || (c->fetch && !is_usable(c)))
                 return 0;
@@ -662,7 +269,7 @@ static int on_check(sd_event_source *source, void *userdata) {
         }
         /* A copy: a callback may cause the next failure. */
         _cleanup_free_ char *error = c->error ? strdup(c->error) : NULL;
-        notify_waiters(c, error ? error : NO_MEMORY);
+        notify_waiters(c, error ? error : CREDENTIALS_NO_MEMORY);
         return 0;
 }
 
@@ -691,7 +298,7 @@ CredentialsWaiter *credentials_waiter_cancel(CredentialsWaiter *w) {
         return NULL;
 }
 
-/* What is held */
+/* ---- what is held ---- */
 
 bool credentials_peek(const Credentials *c, AwsKeys *ret) {
         if (!is_usable(c))
@@ -739,7 +346,7 @@ char *credentials_region(const Credentials *c) {
         return region;
 }
 
-/* Life */
+/* ---- life ---- */
 
 /* Copies a string that may be NULL. @return whether there was memory */
 static bool copy_text(char **to, const char *from) {
@@ -780,7 +387,7 @@ int credentials_new(Credentials **ret, const CredentialsOptions *options) {
 Credentials *credentials_free(Credentials *c) {
         if (!c)
                 return NULL;
-        fetch_free(c->fetch);
+        credentials_fetch_free(c->fetch);
         LIST_FOREACH_SAFE (link, &c->waiters)
                 free(CONTAINER_OF(link, CredentialsWaiter, link));
         sd_event_source_disable_unref(c->defer);

@@ -23,7 +23,6 @@
 #include "uploaders/aws/aws_parse.h"
 #include "uploaders/aws/aws_profile.h"
 #include "uploaders/aws/aws_region.h"
-#include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 
 typedef struct CredentialsFile {

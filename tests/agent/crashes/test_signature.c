@@ -1,12 +1,12 @@
 /* The signature is read from a report, whose texts may have any content. */
 #include "tests/harness/unit.h"
 
-#include "agent/crashes/crash_reports.h"
+#include "agent/crashes/report_job.h"
 #include "lib/base/json_out.h"
 
 static const char *find(const char *json) {
         static char ret[STORE_SIGNATURE_SIZE];
-        return crash_signature_find(json, ret) ? ret : "none";
+        return report_job_find_signature(json, ret) ? ret : "none";
 }
 
 static void the_signature_of_the_report_is_found_and_no_other(void **state) {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "agent/failures/job_scope.h"
+#include "lib/base/cleanup.h"
 
 static void a_job_is_local_when_all_are_here_or_nothing_speaks_of_others(void **state) {
         static const struct {

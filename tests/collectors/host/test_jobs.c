@@ -6,7 +6,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
-#include "collectors/host/jobs.h"
+#include "collectors/host/job_record.h"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 
@@ -176,7 +176,7 @@ static void two_thousand_processes_cost_little(void **state) {
         "{\"source\":\"torchrun\",\"key\":\"torchrun:run=7,master=10.0.0.1:41000\",\"rank\":3,"    \
         "\"world_size\":64}"
 
-static bool read_job_record(JobsProcess *ret, uint64_t ticks, unsigned uid, const char *job) {
+static bool read_job_record(JobRecord *ret, uint64_t ticks, unsigned uid, const char *job) {
         char record[2048];
         int n = snprintf(record, sizeof record,
                          "{\"pid\":%d,\"start_ticks\":%llu,\"uid\":%u,\"comm\":\"python3\","
@@ -184,11 +184,11 @@ static bool read_job_record(JobsProcess *ret, uint64_t ticks, unsigned uid, cons
                          "\"cmdline\":[\"train.py\"]}",
                          4711, (unsigned long long)ticks, uid, job);
         assert_in_range(n, 1, sizeof record - 1);
-        return jobs_parse_record(record, ret);
+        return job_record_parse(record, ret);
 }
 
 static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
-        JobsProcess p;
+        JobRecord p;
         (void)state;
         char long_key[2 * JOB_KEY_SIZE], record[1024];
         static const char *const jobs[] = {
@@ -221,11 +221,11 @@ static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
                 (void)snprintf(record, sizeof record,
                                "{%s,\"start_ticks\":%llu,\"uid\":0,\"job\":" JOB "}", heads[i],
                                100ULL);
-                assert_false(jobs_parse_record(record, &p));
+                assert_false(job_record_parse(record, &p));
         }
-        assert_false(jobs_parse_record("", &p));
-        assert_false(jobs_parse_record("{\"libnrt_holders\":0}", &p));
-        assert_false(jobs_parse_record("{\"pid\":1", &p));
+        assert_false(job_record_parse("", &p));
+        assert_false(job_record_parse("{\"libnrt_holders\":0}", &p));
+        assert_false(job_record_parse("{\"pid\":1", &p));
         assert_true(read_job_record(&p, 100, 1000, JOB)); /* it was not the rest */
         assert_int_equal(p.pid, 4711);
         assert_int_equal(p.start_ticks, 100);
@@ -233,7 +233,7 @@ static void a_record_without_a_job_key_or_process_is_ignored(void **state) {
 }
 
 static void the_job_in_a_record_is_read(void **state) {
-        JobsProcess p;
+        JobRecord p;
         (void)state;
         assert_true(read_job_record(
                 &p, 100, 0,

@@ -1,8 +1,13 @@
+/* The collector kmsg: records, what they say, which are written, and following the log. */
 #include <poll.h>
 #include <pthread.h>
+#include <sys/klog.h>
 #include <sys/wait.h>
 
-#include "collectors/host/kmsg.c"
+#include "collectors/host/kmsg_content.h"
+#include "collectors/host/kmsg_filter.h"
+#include "collectors/host/kmsg_record.h"
+#include "collectors/host/kmsg_ring.h"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 
@@ -24,13 +29,14 @@ ssize_t __wrap_read(int fd, void *data, size_t n) {
         return __real_read(fd, data, n);
 }
 
-/* A machine without /dev/kmsg, and a ring whose text is this; NULL: those of the real one. */
+/* A machine whose /dev/kmsg is refused, with a ring whose text is this; NULL: the real ring. */
 static const char *ring;
 static int ring_error;
+static bool is_device_refused; /* with the real ring */
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...) {
-        if (ring && strcmp(path, "/dev/kmsg") == 0) {
+        if ((ring || is_device_refused) && strcmp(path, "/dev/kmsg") == 0) {
                 errno = EPERM;
                 return -1;
         }
@@ -45,9 +51,9 @@ int __wrap_klogctl(int type, char *buf, int n) {
                 errno = ring_error;
                 return -1;
         }
-        if (type == SYSLOG_SIZE_BUFFER)
+        if (type == KMSG_RING_SIZE)
                 return 4096;
-        assert_int_equal(type, SYSLOG_READ_ALL);
+        assert_int_equal(type, KMSG_RING_READ_ALL);
         n = MIN((int)strlen(ring), n);
         memcpy(buf, ring, (size_t)n);
         return n;
@@ -57,7 +63,7 @@ static void a_record_is_parsed(void **state) {
         static const char data[] = "30,7,1234567890,c,caller=T1;a \\x5bb\\x5d \\xzz\\x0ac\n "
                                    "KEY=va\\x20lue\n OTHER=1\n";
         KmsgRecord r = { 0 };
-        assert_int_equal(kmsg_parse(data, sizeof data - 1, &r), 0);
+        assert_int_equal(kmsg_record_parse(data, sizeof data - 1, &r), 0);
         assert_int_equal(r.priority, 6);
         assert_int_equal(r.facility, 3);
         assert_int_equal(r.seq, 7);
@@ -65,9 +71,9 @@ static void a_record_is_parsed(void **state) {
         assert_string_equal(r.text.text, "a [b] \\xzz\nc");
         assert_string_equal(r.context.text, "KEY=va lue\nOTHER=1");
         kmsg_record_done(&r);
-        assert_int_equal(kmsg_parse("no record", 9, &r), -EBADMSG);
-        assert_int_equal(kmsg_parse("1,2", 3, &r), -EBADMSG);
-        assert_int_equal(kmsg_parse("99999999999999999999,1,1,-;x", 28, &r), -EBADMSG);
+        assert_int_equal(kmsg_record_parse("no record", 9, &r), -EBADMSG);
+        assert_int_equal(kmsg_record_parse("1,2", 3, &r), -EBADMSG);
+        assert_int_equal(kmsg_record_parse("99999999999999999999,1,1,-;x", 28, &r), -EBADMSG);
         assert_int_equal(kmsg_record_size(data, sizeof data - 1), sizeof data - 1);
         assert_int_equal(kmsg_record_size("1,1,1,-;a\n B=1\n1,2,1,-;b\n", 26), 15);
 }
@@ -75,18 +81,18 @@ static void a_record_is_parsed(void **state) {
 static void a_hardware_error_keeps_fields_that_nobody_knows(void **state) {
         KmsgHwError e;
         const char *text = strchr(hw_error_line, ';') + 1;
-        assert_true(kmsg_find_hw_error(text, strcspn(text, "\n"), &e));
+        assert_true(kmsg_content_find_hw_error(text, strcspn(text, "\n"), &e));
         assert_string_equal(e.value, "SRAM_UNCORRECTABLE_ERROR");
-        assert_string_equal(kmsg_hw_field(&e, "instance_id"), "i-0123456789abcdef0");
-        assert_string_equal(kmsg_hw_field(&e, "ND-ID"), "3");
-        assert_string_equal(kmsg_hw_field(&e, "brand-new"), "field");
-        assert_string_equal(kmsg_hw_field(&e, "missing"), "");
+        assert_string_equal(kmsg_content_hw_field(&e, "instance_id"), "i-0123456789abcdef0");
+        assert_string_equal(kmsg_content_hw_field(&e, "ND-ID"), "3");
+        assert_string_equal(kmsg_content_hw_field(&e, "brand-new"), "field");
+        assert_string_equal(kmsg_content_hw_field(&e, "missing"), "");
         assert_int_equal(e.n_fields, 7);
-        assert_false(kmsg_find_hw_error("NEURON_HW_ERR", 13, &e));
+        assert_false(kmsg_content_find_hw_error("NEURON_HW_ERR", 13, &e));
         char many[4096] = "NEURON_HW_ERR=X";
         for (int i = 0; i < 100; i++)
                 (void)snprintf(many + strlen(many), sizeof many - strlen(many), " k%d=v", i);
-        assert_true(kmsg_find_hw_error(many, strlen(many), &e));
+        assert_true(kmsg_content_find_hw_error(many, strlen(many), &e));
         assert_int_equal(e.n_fields, KMSG_FIELDS_MAX);
         assert_true(e.is_cut);
 }
@@ -100,9 +106,9 @@ static void lines_of_the_driver_are_distinguished_from_others(void **state) {
         static const char *const no[] = { "",           "eth0: link", "ndisc: x",
                                           "and 3 more", "nd",         "usb 1-1: new" };
         for (size_t i = 0; i < ELEMENTSOF(yes); i++)
-                assert_true(kmsg_is_neuron(yes[i], strlen(yes[i])));
+                assert_true(kmsg_content_is_neuron(yes[i], strlen(yes[i])));
         for (size_t i = 0; i < ELEMENTSOF(no); i++)
-                assert_false(kmsg_is_neuron(no[i], strlen(no[i])));
+                assert_false(kmsg_content_is_neuron(no[i], strlen(no[i])));
 }
 
 static void the_ring_gives_what_concerns_neuron(void **state) {
@@ -300,10 +306,10 @@ static void lines_for_crash_reports_are_reported_with_their_kind(void **state) {
         };
         (void)state;
         for (size_t i = 0; i < ELEMENTSOF(facts); i++) {
-                FactKind kind = fact_of(facts[i][0], strlen(facts[i][0]));
-                assert_int_equal(kind == N_FACTS, facts[i][1] == NULL);
-                if (kind != N_FACTS)
-                        assert_string_equal(fact_names[kind], facts[i][1]);
+                KmsgFact kind = kmsg_content_fact(facts[i][0], strlen(facts[i][0]));
+                assert_int_equal(kind == N_KMSG_FACTS, facts[i][1] == NULL);
+                if (kind != N_KMSG_FACTS)
+                        assert_string_equal(kmsg_content_fact_names[kind], facts[i][1]);
         }
 }
 
@@ -339,22 +345,26 @@ static void past_lines_are_reported_for_crash_reports_alone(void **state) {
         int pipes[2];
         assert_int_equal(pipe2(pipes, O_CLOEXEC | O_NONBLOCK), 0);
         CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->request.max_bytes };
-        Kmsg k = {
-                .request = &f->request, .out = &out, .is_stream = true, .past_usec = 2 * PAST_USEC
-        };
-        static const char lines[] = "6,1,5,-;old[1]: segfault at 0\n"
-                                    "6,2,1199999999,-;new[1]: segfault at 0\n"
-                                    "6,3,1199999999,-;neuron: a line\n"
-                                    "6,4,1200000001,-;neuron: now\n";
-        strbuf_add(&k.pending, lines);
-        assert_int_equal(handle_pending(&k, true), 0);
+        KmsgFilter filter = { .request = &f->request,
+                              .out = &out,
+                              .is_stream = true,
+                              .past_usec = 2 * KMSG_FILTER_PAST_USEC };
+        static const char *const lines[] = { "6,1,5,-;old[1]: segfault at 0\n",
+                                             "6,2,1199999999,-;new[1]: segfault at 0\n",
+                                             "6,3,1199999999,-;neuron: a line\n",
+                                             "6,4,1200000001,-;neuron: now\n" };
+        for (size_t i = 0; i < ELEMENTSOF(lines); i++) {
+                KmsgRecord record = { 0 };
+                assert_int_equal(kmsg_record_parse(lines[i], strlen(lines[i]), &record), 0);
+                assert_int_equal(kmsg_filter_keep(&filter, &record), 0);
+                kmsg_record_done(&record);
+        }
         assert_true(read(pipes[0], all, sizeof all - 1) > 0);
         assert_null(strstr(all, "old[1]"));
         assert_non_null(strstr(all, "new[1]"));
         assert_non_null(strstr(all, "\"past\":true"));
         assert_null(strstr(all, "a line"));
         assert_non_null(strstr(all, "neuron: now"));
-        strbuf_done(&k.pending);
         (void)close(pipes[0]);
         (void)close(pipes[1]);
 }
@@ -435,26 +445,28 @@ static void a_container_without_the_device_reads_the_log_by_syslog(void **state)
 
 /* A mount's option in a user namespace, with a newline in it. */
 static void a_line_within_a_record_is_no_fact(void **state) {
-        static const char text[] =
-                "<3>[    5.000000] python3[7]: segfault at 1\n"
-                "<3>[    6.000000] tmpfs: Unknown parameter 'x\n"
-                "<3>[    6.000000] Memory cgroup out of memory: Killed process 7 (a)'\n"
-                "<4>[    6.000000] python3[7]: segfault at 2\n"
-                "<4>python3[7]: segfault at 3\n";
-        static char all[4096];
-        Fake *f = *state;
-        int pipes[2];
-        assert_int_equal(pipe2(pipes, O_CLOEXEC | O_NONBLOCK), 0);
-        CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = f->request.max_bytes };
-        Kmsg k = { .request = &f->request, .out = &out, .is_stream = true };
-        assert_int_equal(handle_syslog(&k, text, sizeof text - 1), 0);
-        assert_true(read(pipes[0], all, sizeof all - 1) > 0);
+        static char text[1024], all[4096];
+        unsigned now =
+                (unsigned)(kmsg_filter_now_usec() / USEC_PER_SEC); /* old facts are dropped */
+        (void)snprintf(text, sizeof text,
+                       "<3>[%5u.000000] python3[7]: segfault at 1\n"
+                       "<3>[%5u.500000] tmpfs: Unknown parameter 'x\n"
+                       "<3>[%5u.500000] Memory cgroup out of memory: Killed process 7 (a)'\n"
+                       "<4>[%5u.500000] python3[7]: segfault at 2\n"
+                       "<4>python3[7]: segfault at 3\n",
+                       now, now, now, now);
+        const Follower w = follow(without_kmsg(state, text, 0));
+        for (size_t n = 0; !strstr(all, "following");) {
+                ssize_t k = read(w.fd, all + n, sizeof all - 1 - n);
+                assert_true(k > 0);
+                n += (size_t)k;
+        }
         assert_non_null(strstr(all, "segfault at 1"));
         assert_null(strstr(all, "Killed process"));
         assert_non_null(strstr(all, "segfault at 2"));
         assert_null(strstr(all, "segfault at 3"));
-        (void)close(pipes[0]);
-        (void)close(pipes[1]);
+        end_follow(&w);
+        ring = NULL;
 }
 
 static void where_syslog_is_refused_too_the_device_is_named(void **state) {
@@ -470,38 +482,30 @@ static void where_syslog_is_refused_too_the_device_is_named(void **state) {
 static void what_syslog_has_had_before_is_found_again(void **state) {
         static const char text[] = "<6>[1.000000] a\n<6>[2.000000] b\n";
         (void)state;
-        assert_int_equal(find_new(text, sizeof text - 1, "", 0), 0);
-        assert_int_equal(find_new(text, sizeof text - 1, "<6>[1.000000] a\n", 16), 16);
-        assert_int_equal(find_new(text, sizeof text - 1, "] b\n", 4), sizeof text - 1);
-        assert_int_equal(find_new(text, sizeof text - 1, "overwritten", 11), 0);
-        assert_int_equal(find_new("x", 1, text, sizeof text - 1), 0);
+        assert_int_equal(kmsg_ring_find_new(text, sizeof text - 1, "", 0), 0);
+        assert_int_equal(kmsg_ring_find_new(text, sizeof text - 1, "<6>[1.000000] a\n", 16), 16);
+        assert_int_equal(kmsg_ring_find_new(text, sizeof text - 1, "] b\n", 4), sizeof text - 1);
+        assert_int_equal(kmsg_ring_find_new(text, sizeof text - 1, "overwritten", 11), 0);
+        assert_int_equal(kmsg_ring_find_new("x", 1, text, sizeof text - 1), 0);
 }
 
 /* The kernel needs 1.5 ms for 128 KiB. */
 static void a_large_ring_is_read_the_less_often(void **state) {
         (void)state;
-        assert_int_equal(syslog_wait_msec(1500), 1000);
-        assert_int_equal(syslog_wait_msec(12000), 6000);
-        assert_int_equal(syslog_wait_msec(UINT32_MAX), 60000);
+        assert_int_equal(kmsg_ring_wait_msec(1500), 1000);
+        assert_int_equal(kmsg_ring_wait_msec(12000), 6000);
+        assert_int_equal(kmsg_ring_wait_msec(UINT32_MAX), 60000);
 }
 
 static void the_real_kernel_log_is_followed_by_syslog(void **state) {
-        Fake *f = *state;
         char line[128], mark[64];
-        int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC), pipes[2];
-        if (kmsg_fd < 0 || klogctl(SYSLOG_SIZE_BUFFER, NULL, 0) < 0)
+        int kmsg_fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+        if (kmsg_fd < 0 || klogctl(KMSG_RING_SIZE, NULL, 0) < 0)
                 SKIP_BECAUSE("/dev/kmsg cannot be written: needs root and CAP_SYSLOG or a "
                              "container that has it");
         (void)snprintf(mark, sizeof mark, "syslog-%d", getpid());
-        assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
-        Follower w = { .pid = fork(), .fd = pipes[0], .log_fd = -1 };
-        if (w.pid == 0) {
-                CollectOut out = { .fd = pipes[1], .dir_fd = -1, .max_bytes = MIB };
-                Kmsg k = { .request = &f->request, .out = &out, .is_stream = true };
-                (void)close(pipes[0]);
-                _exit(follow_syslog(&k, -EPERM) == 0 ? 0 : 1);
-        }
-        (void)close(pipes[1]);
+        is_device_refused = true;
+        Follower w = follow(without_kmsg(state, NULL, 0));
         assert_true(heard(&w, "following"));
         bool has_heard = false;
         for (int i = 0; i < 100 && !has_heard; i++) {
@@ -513,7 +517,8 @@ static void the_real_kernel_log_is_followed_by_syslog(void **state) {
                             heard(&w, mark);
         }
         assert_true(has_heard);
-        (void)close(w.fd); /* nobody listens any more: it ends, by SIGPIPE if it had more to say */
+        is_device_refused = false;
+        (void)close(w.fd); /* it ends, by SIGPIPE if it has more to write */
         assert_int_equal(waitpid(w.pid, NULL, 0), w.pid);
         (void)close(kmsg_fd);
 }

@@ -1,11 +1,12 @@
-#include "collectors/host/dpkg.h"
-#include "collectors/host/packages.c"
-
+/* The collectors packages and process_packages, and what they read of a root. */
 #include <linux/landlock.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "collectors/host/dpkg.h"
+#include "collectors/host/pip.h"
 #include "collectors/host/procfs.h"
+#include "collectors/host/rpm.h"
 #include "tests/collectors/host/test_procfs_records.h"
 #include "tests/harness/skip.h"
 
@@ -193,14 +194,14 @@ static void names_of_distributions_are_normalised(void **state) {
         static const char *const no[] = {
                 "", ".dist-info", "torch", "to rch-1.dist-info", "-1.dist-info", "x.dist-infos"
         };
-        char name[PACKAGES_NAME_SIZE], version[PACKAGES_VERSION_SIZE];
+        char name[PACKAGE_NAME_SIZE], version[PACKAGE_VERSION_SIZE];
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                assert_true(packages_parse_pip(cases[i].directory, name, version));
+                assert_true(pip_parse(cases[i].directory, name, version));
                 assert_string_equal(name, cases[i].name);
                 assert_string_equal(version, cases[i].version);
         }
         for (size_t i = 0; i < ELEMENTSOF(no); i++)
-                assert_false(packages_parse_pip(no[i], name, version));
+                assert_false(pip_parse(no[i], name, version));
 }
 
 /* Runs a stand-in for rpm on a database in a root. */
@@ -212,10 +213,10 @@ static json_t *run_rpm(Fake *f, const char *script, uint64_t timeout_usec) {
         assert_int_equal(chmod(program, 0755), 0);
         assert_int_equal(chmod(f->s->path, 0755), 0);
         int out_fd = openat(f->s->fd, "records", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        PackagesRoot root = { .fd = open(root_path, O_PATH | O_DIRECTORY | O_CLOEXEC),
-                              .pid = 7,
-                              .out_fd = out_fd };
-        packages_rpm(&root, program, timeout_usec);
+        PackageRoot root = { .fd = open(root_path, O_PATH | O_DIRECTORY | O_CLOEXEC),
+                             .pid = 7,
+                             .out_fd = out_fd };
+        rpm_list(&root, program, timeout_usec);
         assert_int_equal(root.result, 0);
         (void)close(root.fd);
         (void)close(out_fd);
@@ -245,7 +246,7 @@ static void an_rpm_database_is_read_by_rpm_as_nobody_and_in_time(void **state) {
         assert_string_equal(string_of(record, "unavailable"), strerror(EFBIG));
 }
 
-/* What a container's user has made rpm do, if its database can: that much and no more. */
+/* The script does what a container's user may make rpm do by the database. */
 static void what_reads_a_containers_database_is_confined(void **state) {
         static const char script[] =
                 "#!/bin/sh\n"

@@ -1,15 +1,18 @@
-/* The door to the devices: nothing goes through it that the driver's sources forbids, and nothing
- * outside of the bounds of 3.8 and 3.9. What is sent is seen in ioctl(2) itself. Numbers and
- * offsets stand in static_asserts here; the emulator has them a second time. */
+/* No command is sent to a device but those of the table, and each only to drivers that have it. The
+ * tests watch ioctl(2) itself. Numbers and offsets of neuron_abi.h are asserted here; the emulator
+ * of the e2e tests has them a second time. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "tests/harness/unit.h"
 
-#include "collectors/neuron/neuron_device.c"
+#include "collectors/neuron/neuron_abi.h"
+#include "collectors/neuron/neuron_ioctl.h"
 #include "lib/base/cleanup.h"
 #include "tests/lib/base/scratch.h"
 
@@ -105,13 +108,13 @@ static NeuronDevice device(void) {
 static void assert_refused(NeuronDevice d, uint32_t command, void *argument, int expected) {
         unsigned before = sent.n;
 
-        assert_int_equal(neuron_ioctl(&d, command, argument), expected);
+        assert_int_equal(neuron_ioctl_send(&d, command, argument), expected);
         assert_int_equal(sent.n, before);
 }
 
 /* ---- tests ---- */
 
-/* Those marked X in 3.4, with the numbers that stand there or follow from its rules. */
+/* Commands that change something, or that need a process slot. Source: the driver's sources */
 static const uint32_t forbidden[] = {
         0x00004e01,
         0x80084e04,
@@ -200,10 +203,9 @@ static void a_free_command_is_sent_only_to_drivers_that_have_it(void **state) {
         d.driver = (NeuronVersion){ { 2, 23, 8 } };
         assert_refused(d, NEURON_POD_STATUS_V2, &status, -EOPNOTSUPP);
         d.driver = (NeuronVersion){ { 2, 23, 9 } };
-        assert_int_equal(neuron_ioctl(&d, NEURON_POD_STATUS_V2, &status), 0);
-        d.driver = (NeuronVersion){ { 0, 0,
-                                      0 } }; /* not known: it says itself what it does not have */
-        assert_int_equal(neuron_ioctl(&d, NEURON_POD_STATUS_V2, &status), 0);
+        assert_int_equal(neuron_ioctl_send(&d, NEURON_POD_STATUS_V2, &status), 0);
+        d.driver = (NeuronVersion){ { 0, 0, 0 } }; /* not known: it refuses what it does not have */
+        assert_int_equal(neuron_ioctl_send(&d, NEURON_POD_STATUS_V2, &status), 0);
         assert_int_equal(sent.n, 2);
 }
 
@@ -222,7 +224,7 @@ static void each_free_command_is_sent_from_its_version_on(void **state) {
                 { NEURON_POD_STATUS, { { 2, 19, 63 } }, { { 2, 19, 64 } } },
                 { NEURON_POD_STATUS_V2, { { 2, 23, 8 } }, { { 2, 23, 9 } } },
         };
-        uint64_t argument[64] = { 0 }; /* nobody looks into it here */
+        uint64_t argument[64] = { 0 }; /* not read */
 
         for (size_t i = 0; i < ELEMENTSOF(rows); i++) {
                 NeuronDevice d = device();
@@ -230,12 +232,13 @@ static void each_free_command_is_sent_from_its_version_on(void **state) {
                 d.driver = rows[i].last_without;
                 assert_refused(d, rows[i].command, argument, -EOPNOTSUPP);
                 d.driver = rows[i].since;
-                assert_int_equal(neuron_ioctl(&d, rows[i].command, argument), 0);
+                assert_int_equal(neuron_ioctl_send(&d, rows[i].command, argument), 0);
                 assert_int_equal(sent.n, 1);
         }
         NeuronDevice old = device();
         old.driver = (NeuronVersion){ { 2, 0, 0 } };
-        assert_int_equal(neuron_ioctl(&old, NEURON_COMPATIBLE_VERSION, argument), 0); /* of old */
+        assert_int_equal(neuron_ioctl_send(&old, NEURON_COMPATIBLE_VERSION, argument),
+                         0); /* every driver has it */
 }
 
 static void whatever_is_not_0_is_a_failure(void **state) {
@@ -244,9 +247,9 @@ static void whatever_is_not_0_is_a_failure(void **state) {
         char text[128];
 
         sent.result = 8; /* bytes that were not copied, in drivers before 2.29 */
-        assert_int_equal(neuron_ioctl(&d, NEURON_DEVICE_BASIC_INFO, &info), 8);
+        assert_int_equal(neuron_ioctl_send(&d, NEURON_DEVICE_BASIC_INFO, &info), 8);
         sent.result = -EPERM;
-        assert_int_equal(neuron_ioctl(&d, NEURON_DEVICE_BASIC_INFO, &info), -EPERM);
+        assert_int_equal(neuron_ioctl_send(&d, NEURON_DEVICE_BASIC_INFO, &info), -EPERM);
         neuron_ioctl_error(text, sizeof text, 8);
         assert_string_equal(text, "the driver returned 8, an unexpected value");
         neuron_ioctl_error(text, sizeof text, -EBUSY);
@@ -258,10 +261,10 @@ static void a_device_is_opened_for_writing_only(void **state) {
         NeuronDevice d = { .driver = version_new };
 
         assert_int_equal(scratch_write(s, "neuron0", ""), 0);
-        assert_int_equal(neuron_open(&d, s->path, "neuron0"), 0);
+        assert_int_equal(neuron_ioctl_open(&d, s->path, "neuron0"), 0);
         assert_int_equal(fcntl(d.fd, F_GETFL) & (O_ACCMODE | O_APPEND), O_WRONLY);
         assert_int_equal(fcntl(d.fd, F_GETFD), FD_CLOEXEC);
-        neuron_close(&d);
+        neuron_ioctl_close(&d);
         assert_int_equal(d.fd, -1);
 }
 
@@ -272,10 +275,10 @@ static void what_is_no_device_is_not_opened(void **state) {
         assert_int_equal(symlinkat("/dev/null", s->fd, "neuron0"), 0);
         assert_int_equal(mkfifoat(s->fd, "neuron1", 0600), 0);
         assert_int_equal(mkdirat(s->fd, "neuron2", 0700), 0);
-        assert_int_equal(neuron_open(&d, s->path, "neuron0"), -ELOOP);
-        assert_int_equal(neuron_open(&d, s->path, "neuron1"), -EINVAL);
-        assert_int_equal(neuron_open(&d, s->path, "neuron2"), -EINVAL);
-        assert_int_equal(neuron_open(&d, s->path, "neuron3"), -ENOENT);
+        assert_int_equal(neuron_ioctl_open(&d, s->path, "neuron0"), -ELOOP);
+        assert_int_equal(neuron_ioctl_open(&d, s->path, "neuron1"), -EINVAL);
+        assert_int_equal(neuron_ioctl_open(&d, s->path, "neuron2"), -EINVAL);
+        assert_int_equal(neuron_ioctl_open(&d, s->path, "neuron3"), -ENOENT);
         assert_int_equal(d.fd, -1);
 }
 

@@ -1,16 +1,18 @@
-/* The collector neuron_sysfs: driver, machine and class attributes, and a walk of each device in a
- * part of its own. What a part has found is in memory shared with it, so that the record that
- * closes a device has what is known of it, and which file it hung on. */
+/* Values, summary and walk of the collector neuron_sysfs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "tests/harness/unit.h"
 
-#include "collectors/neuron/neuron_sysfs.c"
+#include "collectors/neuron/sysfs_summary.h"
+#include "collectors/neuron/sysfs_value.h"
+#include "collectors/neuron/sysfs_walk.h"
 #include "lib/base/cleanup.h"
+#include "lib/base/fs.h"
 #include "lib/base/json_out.h"
 #include "tests/lib/base/scratch.h"
 
@@ -26,10 +28,10 @@ static Walked *walk(const Scratch *s, size_t bytes_max) {
         Walked *w = calloc(1, sizeof *w);
 
         assert_non_null(w);
-        Walk walk = { .device = "neuron0",
-                      .progress = &w->progress,
-                      .n_files_all = &w->n_files_all,
-                      .out_fd = fd };
+        SysfsWalk walk = { .device = "neuron0",
+                           .progress = &w->progress,
+                           .n_files_all = &w->n_files_all,
+                           .out_fd = fd };
         w->result = sysfs_walk(&walk, s->fd, bytes_max);
         assert_int_equal(fs_read_head(fd, MIB * 16, &w->text.text, &w->text.n), 0);
         return w;
@@ -52,13 +54,13 @@ static void a_value_has_no_newline_at_its_end(void **state) {
         assert_int_equal(scratch_write(*state, "c", "1\n2\n\n"), 0);
         assert_int_equal(scratch_write(*state, "d", ""), 0);
         const Scratch *s = *state;
-        assert_int_equal(sysfs_read(s->fd, "a", &value), 0);
+        assert_int_equal(sysfs_value_read(s->fd, "a", &value), 0);
         assert_int_equal(value.n, 2);
-        assert_int_equal(sysfs_read(s->fd, "b", &value), 0);
+        assert_int_equal(sysfs_value_read(s->fd, "b", &value), 0);
         assert_int_equal(value.n, 2);
-        assert_int_equal(sysfs_read(s->fd, "c", &value), 0);
+        assert_int_equal(sysfs_value_read(s->fd, "c", &value), 0);
         assert_int_equal(value.n, 4);
-        assert_int_equal(sysfs_read(s->fd, "d", &value), 0);
+        assert_int_equal(sysfs_value_read(s->fd, "d", &value), 0);
         assert_int_equal(value.n, 0);
         assert_false(value.is_cut);
 }
@@ -71,12 +73,12 @@ static void what_is_no_regular_file_is_not_read(void **state) {
         assert_int_equal(mkdirat(s->fd, "dir", 0700), 0);
         assert_int_equal(symlinkat("/etc/passwd", s->fd, "link"), 0);
         assert_int_equal(symlinkat("/etc", s->fd, "etc"), 0);
-        assert_int_equal(sysfs_read(s->fd, "fifo", &value), -EBADF);
-        assert_int_equal(sysfs_read(s->fd, "dir", &value), -EBADF);
-        assert_int_equal(sysfs_read(s->fd, "link", &value), -ELOOP);
-        assert_int_equal(sysfs_read(s->fd, "etc/passwd", &value), -ELOOP);
-        assert_int_equal(sysfs_read(s->fd, "../x", &value), -EXDEV);
-        assert_int_equal(sysfs_read(s->fd, "gone", &value), -ENOENT);
+        assert_int_equal(sysfs_value_read(s->fd, "fifo", &value), -EBADF);
+        assert_int_equal(sysfs_value_read(s->fd, "dir", &value), -EBADF);
+        assert_int_equal(sysfs_value_read(s->fd, "link", &value), -ELOOP);
+        assert_int_equal(sysfs_value_read(s->fd, "etc/passwd", &value), -ELOOP);
+        assert_int_equal(sysfs_value_read(s->fd, "../x", &value), -EXDEV);
+        assert_int_equal(sysfs_value_read(s->fd, "gone", &value), -ENOENT);
 }
 
 static void hardware_comes_last_and_each_in_a_record_of_its_own(void **state) {
@@ -120,7 +122,7 @@ static void a_walk_ends_when_its_records_are_not_accepted(void **state) {
         assert_int_equal(mkdirat(s->fd, "more", 0700), 0);
         assert_int_equal(scratch_write(s, "a", "1"), 0);
         assert_int_equal(scratch_write(s, "more/b", "1"), 0);
-        Walk walk = {
+        SysfsWalk walk = {
                 .device = "neuron0", .progress = progress, .n_files_all = &n, .out_fd = s->fd
         };
         assert_int_equal(sysfs_walk(&walk, s->fd, MIB), -EBADF); /* a directory */
@@ -183,7 +185,7 @@ static void a_summary_holds_only_so_much(void **state) {
         free(s);
 }
 
-/* The part that shares it may have been killed in the middle of a write, or be out of its mind. */
+/* The part that shares it may have been killed in the middle of a write, or have overwritten it. */
 static void a_summary_full_of_garbage_is_shown_within_its_bounds(void **state) {
         SysfsSummary *s = malloc(sizeof *s);
         StrBuf b = STRBUF_INIT;

@@ -1,4 +1,5 @@
-#include "collectors/neuron/runtime_log.c"
+/* The logs of the runtime: what is parsed, what is recorded, and which files may be read. */
+#include "collectors/neuron/nrt_log.h"
 
 #include "tests/collectors/host/test_procfs_records.h"
 
