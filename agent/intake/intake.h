@@ -1,5 +1,5 @@
-/* From the tree of a source to bundles that are ready: events and scans name what to probe, probes
- * collect facts, rules.h decides. */
+/* From the tree of a source to bundles that are READY. README.md draws how; other folders include
+ * only this header. */
 #pragma once
 
 #include <systemd/sd-event.h>
@@ -11,13 +11,13 @@
 #include "config/config.h"
 #include "lib/neuron/owners.h"
 
-/* At most so many bundles are worked on at a time; the rest is accepted when these are through. */
+/* At most so many bundles are worked on at a time; the others follow when these have ended. */
 #define INTAKE_ACTIVE_MAX 20000
-/* More new ones of an owner in a minute wait. */
+/* So many new units of one owner are accepted in a minute; the others wait for the next. */
 #define INTAKE_NEW_MAX 1000
-/* So many rows of bundles that have ended stay when their units are gone. */
+/* Rows of bundles that have ended are kept, up to so many, when their units are gone. */
 #define INTAKE_HISTORY_MAX 100000
-/* At most so many directories are watched; of others only the scan finds what is new. */
+/* At most so many directories are watched; in the others the scan finds what is new. */
 #define INTAKE_WATCHED_MAX 100000
 
 typedef struct IntakeContext { /* borrowed by the sources */
@@ -32,31 +32,31 @@ typedef struct IntakeContext { /* borrowed by the sources */
         uint64_t hook_deadline_usec;     /* hook.deadline: the longest that a hook may run */
         /* A bundle is complete, or labelled: ship it. */
         void (*on_ready)(Bundle *b, void *userdata);
-        /* Another unit is at the path of an earlier bundle. NULL: not reported
-         * @param before_usec  CLOCK_REALTIME: notes about the path until then belong to the earlier
-         * one */
+        /* Another unit is at the path of an earlier bundle. NULL: not reported @param before_usec
+         * CLOCK_REALTIME: notes about the path until then belong to the earlier unit */
         void (*on_renewed)(const char *source, const char *unit_path, uint64_t before_usec,
                            void *userdata);
-        /* n members were left out, for the metric. */
+        /* n members were left out; for the metric. */
         void (*on_discard)(const char *reason, uint64_t n, void *userdata);
-        /* n notes of one user about a unit do not count, since it has files of other users. NULL:
+        /* n notes of one user about a unit are ignored, because it has files of other users. NULL:
          * not reported */
         void (*on_unheard)(uint64_t n, void *userdata);
-        /* All of a bundle is there. @return whether a report of it is being made, which it waits
-         * for for `settle`; asked again then. NULL: none ever is */
+        /* A bundle is complete. @return whether a report of it is being made: the bundle waits for
+         * the report for at most `settle`, and this is called again. NULL: no report is ever made
+         */
         bool (*on_whole)(Bundle *b, void *userdata);
         /* A bundle was found: its row is there, though perhaps not yet durable. NULL: not reported
          */
         void (*on_found)(Bundle *b, void *userdata);
-        /* Whether a source of that name is configured: what was attached to dumps of another is
-         * removed after a day. NULL: it stays */
+        /* @return whether a source of that name is configured. What was attached to dumps of
+         * another source is removed after a day. NULL: it stays */
         bool (*is_configured)(const char *source, void *userdata);
         /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
-        /* Bundles that are worked on, by the owner of their units; of all sources. Where it is full
-         * one of the owner who has most is parked: it keeps its row and its links, and is worked on
-         * when there is space again. */
+        /* Bundles that are worked on, of all sources, by the owner of their units. When it is full,
+         * a bundle of the owner with the most is parked: it keeps its row and its links, and is
+         * worked on when there is space again. */
         Owners active; /* .max = 0: INTAKE_ACTIVE_MAX */
         /* Where links are refused, files that are held by descriptors, by the owner of their unit;
          * .max = 0: a quarter of those that the process may have */
@@ -82,16 +82,17 @@ IntakeSource *intake_source_free(IntakeSource *s);
 /** Continues with a bundle of this source that is already known, after a start or a reload. */
 void intake_source_resume_bundle(IntakeSource *s, Bundle *b);
 
-/** Scans now. @param flush  what settles, and what the scan finds, is accepted as if `settle` were
- * over */
+/** Scans now. @param flush  bundles that settle, and units that the scan finds, are accepted as if
+ * `settle` were over */
 void intake_source_flush(IntakeSource *s, bool flush);
-/** Accepts no new bundles after one more scan; known bundles continue. Or accepts new ones again.
- */
+/** @param on  accepts no new bundles after one more scan; known bundles continue. Else accepts new
+ * ones again */
 void intake_source_hold(IntakeSource *s, bool on);
 /** Accepts one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
-/** A bundle of this source has ended: its links are released, and what came later is probed. */
+/** A bundle of this source has ended: its links are released or rechecked, and what came later is
+ * probed. */
 void intake_source_on_final(IntakeSource *s, Bundle *b);
 
 /** Sets the bundle back to SETTLING: it changed while it was being read. */
@@ -101,13 +102,13 @@ void intake_resettle(Bundle *b, const char *why);
  * the caller's */
 int intake_source_submit(IntakeSource *s, SourceTask *t);
 
-/** Rechecks the links of a delivered bundle, which may hold what not every destination has: starts
- * a supplement with that, and releases the others unless the row marks them as held. Where it
- * cannot be done the links stay until the next start.
- * @param id  of a delivered bundle; or of a supplement without a row, whose start was cut */
+/** Rechecks the links of a delivered bundle, which may hold files that not every destination has:
+ * starts a supplement with those, and releases the other links unless the row marks them as held.
+ * When that fails, the links stay until the next start. @param id  of a delivered bundle; or of a
+ * supplement without a row, because a crash came before it had one */
 void intake_recheck_links(IntakeSource *s, const char *id);
-/** @return whether a recheck of this bundle is pending or running, or the list of what a crash left
- * is not complete yet. Until then no link of it may be removed. */
+/** @return whether a recheck of this bundle waits or runs, or the sweep of links that a crash left
+ * is not over. Until then no link of the bundle may be removed. */
 bool intake_is_rechecking_links(const IntakeSource *s, const char *id);
 
 /* ---- hints of hooks about a unit of this source. They make intake probe at once, wait for
@@ -129,11 +130,12 @@ void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, cons
  * INTAKE_PROMISED_MAX of a unit are remembered. */
 void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
                                const char *name);
-/** Whether something is still to be attached to the unit: it waits for that for `settle`. */
+/** @param pending  something is still to be attached to the unit: it waits for that, for at most
+ * `settle` */
 void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending);
-/** No report of the bundle is being made any more: it need not wait for one. */
+/** The report of the bundle is made, or will not be: the bundle does not wait for it any more. */
 void intake_on_report_end(Bundle *b);
-/** Something was attached to the unit: its bundle gets it, or a supplement. */
+/** Something was attached to the unit: its bundle is shipped with it, or a supplement is. */
 void intake_source_on_attached(IntakeSource *s, const char *unit_path);
 
 /* ---- facts about a source ---- */

@@ -102,8 +102,7 @@ static bool reserve_number(IntakeSource *s, BundleRecord *base) {
         if (r != 0)
                 log_dump(base->id, LOG_ERR, MIN(r, 0),
                          "cannot record a supplement in the state database, trying again at the "
-                         "next "
-                         "scan");
+                         "next scan");
         return r == 0;
 }
 

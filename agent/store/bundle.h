@@ -62,20 +62,28 @@ typedef struct Bundle {
         NamedPids pids;      /* in its members' names: at the last probe, then as delivered */
         bool uncommitted;    /* its row stands in a transaction: nothing may act on it yet */
         ListLink write_link; /* linked while its row could not be written */
-        /* Intake's: */
-        sd_event_source *timer; /* next look */
-        bool probing, flush, dirty, check;
+        /* agent/intake's: */
+        sd_event_source *timer; /* the next probe of its unit */
+        bool probing;           /* a probe of its unit waits or runs */
+        bool flush;             /* it is accepted as if `settle` were over */
+        bool dirty;             /* its unit changed since the last probe started */
+        bool check;             /* the next probe checks leases and headers, too */
         bool is_replaced; /* another unit has its path, and is probed when this bundle has ended */
-        /* While it is READY or SHIPPING: files that came into its unit since are held by links of
-         * the next supplement (has_late: perhaps some are), or are not held (n_unheld). A probe
-         * follows the one that runs (probe_wanted). The unit's last digest was seen_digest. */
+        bool is_active;   /* it counts among the bundles that are worked on (admission.c) */
+        /* Late files (late_files.c): files that came into its unit while it is READY or SHIPPING.
+         * Links of the next supplement hold them (has_late: perhaps there are some), or they are
+         * not held (n_unheld). Another probe follows the one that runs (probe_wanted). */
         bool has_late, probe_wanted;
-        uint64_t n_unheld, seen_digest;
-        bool is_active;           /* counts among those that its source works on */
-        FileOwners owners;        /* of its members, at the last probe; before the first: none */
-        uint64_t whole_boot_usec; /* since when it waits only for what is still to be attached; 0 =
-                                     it does not */
-        uint64_t quiet_usec, checked_boot_usec, seen_boot_usec, check_took_usec;
+        uint64_t n_unheld;
+        uint64_t seen_digest; /* of its unit, when it was last seen (units.c) */
+        /* By the last probe (settling.c): */
+        FileOwners owners;          /* of its members; before the first probe: none */
+        uint64_t whole_boot_usec;   /* since when it waits only for what is still to be attached; 0
+                                       = it does not */
+        uint64_t quiet_usec;        /* how long its unit has not changed … */
+        uint64_t checked_boot_usec; /* … until then */
+        uint64_t seen_boot_usec;    /* when it was found */
+        uint64_t check_took_usec;
         bool process_seen;
         uint64_t process_start; /* of the pid in its names, ticks since boot; valid when
                                    process_seen */
