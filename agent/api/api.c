@@ -29,7 +29,7 @@
 
 typedef struct ApiCall { /* all borrowed */
         const AgentBackend *backend;
-        const HttpRequest *request;
+        const MhdRequest *request;
         HttpResponse *response;
         const char *id, *action; /* from the path, where the route has them */
 } ApiCall;
@@ -472,7 +472,7 @@ static const Route *find_route(const char *path, char ret_id[static BUNDLE_ID_SI
         return NULL;
 }
 
-void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
+void api_handle(const MhdRequest *request, HttpResponse *ret, void *api) {
         const Api *a = api;
         ApiCall c = { .backend = a->backend, .request = request, .response = ret };
         char id[BUNDLE_ID_SIZE], path[256];

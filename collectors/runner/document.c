@@ -208,12 +208,12 @@ int document_write(const Document *d, int dir_fd, const char *name) {
 }
 
 #define VALUES_MAX (512 * 1024) /* 64 devices of 8 cores have some 100,000 */
-typedef struct Value {
+typedef struct DocumentValue {
         char *path, *text; /* text: JSON */
-} Value;
+} DocumentValue;
 
 typedef struct Values {
-        Value *items;
+        DocumentValue *items;
         size_t n;
         bool is_cut;
 } Values;
@@ -236,8 +236,8 @@ static int add_value(Values *v, const char *record, const char *leaf, const json
         }
         if (array_grow(&v->items, v->n, sizeof *v->items) < 0)
                 return -ENOMEM;
-        Value x = { .path = strbuf_format("%s%s%s", record, *record ? "/" : "", leaf),
-                    .text = json_text(value, JSON_ENCODE_ANY) };
+        DocumentValue x = { .path = strbuf_format("%s%s%s", record, *record ? "/" : "", leaf),
+                            .text = json_text(value, JSON_ENCODE_ANY) };
         if (!x.path || !x.text) {
                 free(x.path);
                 free(x.text);
@@ -277,7 +277,7 @@ static int on_values_line(const char *line, size_t n, void *userdata) {
 }
 
 static int by_path(const void *a, const void *b) {
-        return strcmp(((const Value *)a)->path, ((const Value *)b)->path);
+        return strcmp(((const DocumentValue *)a)->path, ((const DocumentValue *)b)->path);
 }
 
 static int read_values(int dir_fd, const char *name, Values *ret) {
@@ -299,7 +299,7 @@ static bool as_number(const char *json, uint64_t *ret) {
         return parse_u64(digits, ret) == 0;
 }
 
-static int write_difference(FILE *f, const Value *before, const Value *after) {
+static int write_difference(FILE *f, const DocumentValue *before, const DocumentValue *after) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT;
         uint64_t x, y;
         json_out_object(&b, NULL);

@@ -706,27 +706,27 @@ static int fill_unit(const UnitLocation *p, DIR *dir, ScanUnit *ret) {
 
 /* ---- finding the units of a source; by the rules above ---- */
 
-typedef struct Finder {
+typedef struct UnitFinder {
         const ScanSource *source;
         int (*on_unit)(ScanUnit *u, void *userdata);
         void *userdata;
         bool on_network;
         ScanPath path; /* below the fixed part */
-} Finder;
+} UnitFinder;
 
-static void report_unreadable(const Finder *f) {
+static void report_unreadable(const UnitFinder *f) {
         if (f->source->on_unreadable)
                 f->source->on_unreadable(f->path.text, f->userdata);
 }
 
-static void report_left_out(const Finder *f, ScanSkip skip) {
+static void report_left_out(const UnitFinder *f, ScanSkip skip) {
         if (f->source->on_left_out)
                 f->source->on_left_out(&(ScanMember){ .path = f->path.text, .skip = skip },
                                        f->userdata);
 }
 
 /* @param is_evidence  as in ScanUnit */
-static int report_unit(Finder *f, DIR *dir, const UnitMatch *a, bool is_evidence) {
+static int report_unit(UnitFinder *f, DIR *dir, const UnitMatch *a, bool is_evidence) {
         const UnitLocation location = {
                 .source = f->source,
                 .on_network = f->on_network,
@@ -795,9 +795,9 @@ typedef struct Level {
         bool in_unit;   /* of a dump: what is no unit of its own belongs to one above */
 } Level;
 
-static int find_at(Finder *f, const Level *at);
+static int find_at(UnitFinder *f, const Level *at);
 
-static int find_dir(Finder *f, const Level *above, const char *name) {
+static int find_dir(UnitFinder *f, const Level *above, const char *name) {
         _cleanup_closedir_ DIR *dir = NULL;
         const size_t depth = above->depth + 1;
         int r;
@@ -820,7 +820,7 @@ static int find_dir(Finder *f, const Level *above, const char *name) {
 }
 
 /* @param ret_loose  set when the file belongs to the loose unit of its directory */
-static int find_file(Finder *f, const Level *at, bool *ret_loose) {
+static int find_file(UnitFinder *f, const Level *at, bool *ret_loose) {
         const UnitQuery q = query_of(f->source, f->path.text, false, at->ntff_depth);
         UnitMatch a;
 
@@ -841,7 +841,7 @@ static int find_file(Finder *f, const Level *at, bool *ret_loose) {
 }
 
 /* Reports a symlink whose name is that of evidence: symlinks are not followed. */
-static void find_symlink(const Finder *f, const Level *at) {
+static void find_symlink(const UnitFinder *f, const Level *at) {
         const ScanSource *s = f->source;
         const char *name = path_name(f->path.text);
         bool is_evidence = unit_is_evidence_by_name(s->kind, s->template, f->path.text) ||
@@ -854,7 +854,7 @@ static void find_symlink(const Finder *f, const Level *at) {
 
 /* Continues below a directory that is no unit with all below it. The entries are read in any order:
  * a source may have any number. */
-static int find_below(Finder *f, const Level *at) {
+static int find_below(UnitFinder *f, const Level *at) {
         size_t n_path = f->path.n;
         const char *name;
         bool loose = false;
@@ -886,7 +886,7 @@ static int find_below(Finder *f, const Level *at) {
 
 /* Reports the unit that a directory of a source of dumps is, at the template's depth or below, and
  * continues below it. */
-static int find_dump(Finder *f, const Level *at) {
+static int find_dump(UnitFinder *f, const Level *at) {
         const ScanSource *s = f->source;
         const UnitMatch a = { .depth = at->depth };
         Level below = *at;
@@ -908,7 +908,7 @@ static int find_dump(Finder *f, const Level *at) {
         return find_below(f, &below);
 }
 
-static int find_at(Finder *f, const Level *at) {
+static int find_at(UnitFinder *f, const Level *at) {
         UnitQuery q = query_of(f->source, f->path.text, true, at->ntff_depth);
         bool by_ntff = false;
         UnitMatch a;
@@ -934,7 +934,7 @@ static int find_at(Finder *f, const Level *at) {
 }
 
 int scan_source(const ScanSource *s, int (*on_unit)(ScanUnit *u, void *userdata), void *userdata) {
-        Finder f = { .source = s, .on_unit = on_unit, .userdata = userdata };
+        UnitFinder f = { .source = s, .on_unit = on_unit, .userdata = userdata };
         _cleanup_closedir_ DIR *dir = NULL;
         int r = fs_opendir_fd(open_start(s), &dir);
 
