@@ -91,7 +91,7 @@ static void refuse_method(ApiCall *c, const char *allow) {
         c->response->allow = allow;
 }
 
-/* @return whether it is one, and answered. @param message  of -EPERM; NULL */
+/* @return whether r is a failure, which is then answered  @param message  of -EPERM; NULL */
 static bool answer_fault(ApiCall *c, int r, const char *message) {
         if (r == -EPERM)
                 answer_error(c, 409, "not_possible", "%s", message ? message : "not possible now");
@@ -401,7 +401,7 @@ static void post_redeliver(ApiCall *c) {
                                       api_json_number(n), "more", has_more));
 }
 
-/* Scrapers and probes may add parameters of their own: they change nothing here. */
+/* Scrapers and probes may add parameters of their own, which are ignored. */
 static void get_metrics(ApiCall *c) {
         AgentView v = { 0 };
 
