@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collectors/host/cgroup.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
@@ -128,8 +129,8 @@ int pids_resolve(const PidsQuery *q, PidsMatch *ret) {
 }
 
 bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
-        ProcContainer c;
-        (void)procfs_parse_cgroup(cgroup, strlen(cgroup), &c); /* what counts is the one name */
+        CgroupContainer c;
+        (void)cgroup_parse(cgroup, strlen(cgroup), &c); /* what counts is the one name */
         static_assert(sizeof c.container_id == PIDS_CONTAINER_SIZE, "the same names");
         if (c.container_id[0] != '\0')
                 memcpy(ret, c.container_id, PIDS_CONTAINER_SIZE);
