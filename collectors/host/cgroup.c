@@ -1,8 +1,8 @@
 /* What the path of a cgroup tells: the container, the pod of Kubernetes, and the job of Slurm.
  *
  * Each component of the path is compared with the names that container runtimes, kubelet and slurmd
- * give to cgroups. The path is chosen by whoever has made the cgroup, on a node root, and proves
- * nothing about what runs there. procfs.c reads the file. */
+ * give to cgroups. A user can make cgroups in a subtree that is delegated to him, so that a name is
+ * a hint. procfs.c reads the file. */
 #include "collectors/host/cgroup.h"
 
 #include <ctype.h>
