@@ -1,5 +1,6 @@
 /* The agent's life: in which order its objects are created, stopped and freed, and the sockets of
- * its API and of hooks. Who tells whom what is in connections.c; README.md has the other files. */
+ * its API and of hooks. Which folder reports what to which is in connections.c; README.md has the
+ * other files. */
 #include "agent/agent.h"
 
 #include <errno.h>

@@ -132,7 +132,8 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
                         "it is %s, and the state database cannot be written; free space in the "
                         "state directory first",
                         bundle_state_name(b->rec.state));
-        if (!b && !bundle_state_is_inactive(rec.state)) { /* it has given way to others' */
+        if (!b && !bundle_state_is_inactive(
+                          rec.state)) { /* it was parked, to make room for other owners' bundles */
                 r = revive(a, &rec, action, &b, ret_message);
                 if (r < 0)
                         return r;
@@ -160,7 +161,8 @@ static int on_flush(bool settle, char **ret_message, void *userdata) {
 
 /* ---- redelivery ---- */
 
-#define REDELIVER_MAX 1000 /* at a time: they are kept in memory until they are delivered */
+#define REDELIVER_MAX                                                                              \
+        1000 /* bundles of one request: they are kept in memory until they are delivered */
 
 typedef struct Redelivery {
         Agent *agent;
@@ -187,7 +189,7 @@ static int redeliver_delivered(const BundleRecord *rec, void *userdata) {
         return r == -EEXIST ? 0 : r;
 }
 
-/* Those that are underway and those that are delivered. */
+/* Redelivers the bundles that are underway and those that are delivered. */
 static int redeliver_source(Redelivery *x) {
         Agent *a = x->agent;
         const char *name = intake_source_config(x->source)->name;

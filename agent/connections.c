@@ -1,9 +1,8 @@
 /* Connects the folders: creates one object of each and gives it the callbacks by which it reports
- * to the others, since the folders do not include each other. A callback here passes an event on,
- * to whom it concerns, in the order that matters; what the event means is decided in the folders.
- *
- * Not here: the sources (sources.c, with the callbacks that agent_connect_intake() sets), crash
- * reports (core_reports.c), the drain (drain.c) and the API (backend.c). */
+ * to the others, since the folders do not include each other. A callback here passes an event on to
+ * the modules that it concerns, in the order that matters; the folders decide what it means. * Not
+ * here: the sources (sources.c, with the callbacks that agent_connect_intake() sets), crash reports
+ * (core_reports.c), the drain (drain.c) and the API (backend.c). */
 #include "agent/agent_private.h"
 
 #include <stdio.h>
@@ -51,7 +50,7 @@ void agent_load_discards(Agent *a) {
 
 /* ---- bundles ---- */
 
-/* Releases the source files, except where the operator can retry the bundle. */
+/* A bundle has reached a final state: each module that holds something for it releases it. */
 static void on_final(Bundle *b, void *userdata) {
         Agent *a = userdata;
         if (a->scheduler)
@@ -128,7 +127,8 @@ int agent_create_scheduler(Agent *a) {
 static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
         uint64_t wait;
-        (void)is_named(b, &wait, a); /* its wait begins now, whatever its destinations do */
+        (void)is_named(b, &wait,
+                       a); /* starts its wait for a name now, whatever its destinations do */
         scheduler_kick(a->scheduler);
         if (b->rec.state == BUNDLE_READY) /* it waits */
                 scheduler_record_failure(a->scheduler, b);
@@ -229,7 +229,7 @@ static void on_note_finished(const NoteView *v, void *userdata) {
                 return;
         for (size_t i = 0; i < NOTE_FILES_MAX && v->promised[i]; i++)
                 intake_source_expect_file(s, v->unit_path, &sender, v->promised[i]);
-        if (a->failures && v->may_come) /* which unit it is about is known only now */
+        if (a->failures && v->may_come) /* only now its unit is known */
                 failures_on_note(a->failures, v);
         if (a->incidents && v->may_come)
                 incidents_add_unit_of_note(a->incidents, v);
@@ -301,7 +301,7 @@ void agent_start_hook(Agent *a, int fd) {
         int r = hooknotes_new(&a->notes, &context, a->config, fd);
         if (r < 0) {
                 if (fd >= 0)
-                        (void)close(fd); /* nobody has connected yet */
+                        (void)close(fd); /* no hook has connected yet */
                 log_warning(r, "cannot receive hook notes; dumps are found without them");
         }
 }

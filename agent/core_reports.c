@@ -1,7 +1,7 @@
-/* Crash reports: for which bundles one is requested, and whom their end concerns. A core's report
- * is requested when the core is complete, and again after a start if it was still to be made. A
- * process that the OOM killer has killed leaves no core: its report is an incident's. Making a
- * report is agent/crashes'. */
+/* Crash reports: decides for which bundles one is requested, and tells intake when it has ended. A
+ * core's report is requested when the core is complete, and again after a start if it was still to
+ * be made. A process that the OOM killer has killed leaves no core: its report is an incident's.
+ * Making a report is agent/crashes'. */
 #include "agent/agent_private.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static void on_report_end(const char *bundle_id, void *userdata) {
         intake_on_report_end(b);
 }
 
-/* A bundle that settles asks for its own when it is complete. */
+/* A bundle that still settles requests its report when it is complete. */
 static int on_report_pending(const char *bundle_id, void *userdata) {
         Agent *a = userdata;
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };

@@ -66,7 +66,7 @@ static int on_drain_check(sd_event_source *source, uint64_t usec, void *userdata
         (void)usec;
         agent_notify_status(a);
         if (agent_is_safe(a))
-                return 0; /* the end of a bundle updates the status */
+                return 0; /* from now on each bundle that ends updates the status */
         (void)sd_notifyf(false, "EXTEND_TIMEOUT_USEC=%llu", (unsigned long long)AGENT_EXTEND_USEC);
         uint64_t deadline = agent_deadline_usec(d);
         if (d->state == AGENT_DRAINING && deadline > 0 && now + FLUSH_AHEAD_USEC >= deadline) {
@@ -204,7 +204,7 @@ static void on_notice(const Notice *n, void *userdata) {
                 drain_for(a, n);
                 return;
         }
-        on_withdrawn(n->kind, a); /* it may have been due earlier */
+        on_withdrawn(n->kind, a); /* an earlier notice may have been due already */
         clock_format_iso(when, n->when_usec);
         log_notice("EC2 announces %s for %s; the drain starts 15 min before", n->action, when);
         d->announced = *n;

@@ -28,7 +28,8 @@ static void explain_settling(const Bundle *b, StrBuf *text) {
                     b->rec.reason ? b->rec.reason : "not checked yet", settle, wait);
 }
 
-/* What was delivered went to the destinations that its source had then. */
+/* The bundle was delivered to the destinations that its source had then, not to those that it has
+ * now. */
 static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *text) {
         const IntakeSource *s = agent_source_by_name(a, rec->source);
         const StringList *now = s ? &intake_source_config(s)->destinations : NULL;

@@ -33,7 +33,7 @@
 
 enum { EXIT_OK = 0, EXIT_UNDELIVERED = 1, EXIT_USAGE = 2 };
 
-/* By the letter of its option. */
+/* Values: the letters of the options. */
 typedef enum Mode {
         MODE_AGENT,
         MODE_CHECK = 'k',
@@ -285,8 +285,8 @@ static bool succeeds_until(pid_t pid, uint64_t deadline_usec) {
         return ended == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/* As a program expects them: none blocked, SIGPIPE at its default. What else is ignored stays so,
- * as nohup(1) requires. */
+/* Sets signals as a program expects them: none blocked, SIGPIPE at its default. Other signals that
+ * are ignored stay ignored, as nohup(1) requires. */
 static void reset_signals(void) {
         sigset_t none;
         (void)sigemptyset(&none);
@@ -398,13 +398,13 @@ static int run_child(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-        /* Two arenas are enough for a loop and workers that mostly use buffers of their own; the
-         * default is eight a core. */
+        /* Two arenas are enough for a loop and for workers that mostly use buffers of their own;
+         * glibc's default is eight for each core. */
         (void)mallopt(M_ARENA_MAX, 2);
-        /* Fixed: glibc would raise it to 32 MiB, and then copies a large block that grows while it
-         * holds the arena's lock, which the loop waits for however slow the thread is. */
+        /* The threshold is fixed: glibc would raise it to 32 MiB, and then a thread that grows a
+         * large block copies it while it holds the arena's lock, for which the loop waits. */
         (void)mallopt(M_MMAP_THRESHOLD, 128 * 1024);
-        /* A part of a probe, see collectors/. Exit handlers of libraries are not permitted in its
+        /* This is a child, see collectors/. Exit handlers of libraries are not permitted in its
          * sandbox. */
         if (argc >= 2 && strncmp(argv[1], "--child=", 8) == 0)
                 _exit(run_child(argc, argv));

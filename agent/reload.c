@@ -58,7 +58,8 @@ static void report_config_error(Agent *a, const Diags *diags) {
                   diags->n == 1 ? "error" : "errors");
 }
 
-/* Swaps the values that need a restart, so that status shows what runs. */
+/* Swaps the values that take effect only after a restart, so that status shows the values in force.
+ */
 static void keep_until_restart(Config *running, Config *loaded) {
 #define KEEP(field)                                                                                \
         do {                                                                                       \
@@ -76,8 +77,8 @@ static void keep_until_restart(Config *running, Config *loaded) {
 #undef KEEP
 }
 
-/* All that can fail comes before anything is released. A source that cannot be started is logged
- * and omitted. */
+/* Does what can fail before it releases anything. A source that cannot be started is logged and
+ * omitted. */
 static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
         Config *old = a->config;
         Scheduler *before = a->scheduler;
@@ -91,7 +92,8 @@ static int apply(Agent *a, Config *loaded, const ReloadChanges *c) {
                 }
                 if (a->failures)
                         failures_set_scheduler(a->failures, NULL);
-                scheduler_free(before); /* wound down: uploads resume, copies restart */
+                scheduler_free(
+                        before); /* its deliveries have ended: uploads resume, copies restart */
         } else
                 scheduler_set_config(a->scheduler, loaded);
         if (c->sources) {

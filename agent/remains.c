@@ -1,5 +1,7 @@
-/* What a removal of the agent leaves behind, for the package's scripts: the directories of hard
- * links beside the sources, and what was never delivered. */
+/* `--remains`, for the scripts of the packages: prints what a removal of the agent leaves behind,
+ * that is the directories of hard links beside the sources, and the bundles that were never
+ * delivered. It opens the database itself, so no agent may run; what it cannot find out is logged,
+ * and makes the result incomplete. */
 #include <errno.h>
 #include <linux/securebits.h>
 #include <sys/prctl.h>
@@ -34,7 +36,8 @@ static void remains_done(Remains *r) {
         free(r->directories);
 }
 
-/* Links are their owner's. root becomes him, and keeps the right to read what is others'. */
+/* Becomes the owner of the state directory, to whom the links belong. root keeps its capabilities,
+ * to read directories of others. */
 static int become_owner(const char *state_directory) {
         struct stat st;
         if (stat(state_directory, &st) < 0)
@@ -76,7 +79,7 @@ static void print_directory(Remains *r, const char *path) {
             (r->directories[r->n_directories] = strdup(path)))
                 r->n_directories++;
         else
-                r->is_incomplete = true; /* and what comes may be printed twice */
+                r->is_incomplete = true; /* and a later directory may be printed twice */
 }
 
 static void warn(Remains *r, const char *path, int error) {
@@ -93,7 +96,7 @@ static void on_place(const char *path, int error, void *userdata) {
                 print_directory(userdata, path);
 }
 
-/* Whether one that is not there had links still, the bundles tell. */
+/* A directory that is missing is skipped: on_bundle() notices if its links are missed. */
 static void on_listed(const char *directory, void *userdata) {
         int r = link_dirs_check(directory);
         if (r < 0 && r != -ENOENT)
@@ -127,7 +130,7 @@ static bool has_links(const Remains *r, const char *bundle_id) {
         return false;
 }
 
-/* Only what cannot have a control character: the path is a user's. */
+/* Prints only fields that cannot have a control character: a user has chosen the path. */
 static int on_bundle(BundleRecord *b, void *userdata) {
         Remains *r = userdata;
         if (!bundle_state_is_terminal(b->state))

@@ -24,8 +24,8 @@
 
 /* ---- opening ---- */
 
-/* A process that was killed while a mount does not answer stays until that does: its first thread
- * is a zombie, or waits in the kernel (proc(5)). */
+/* Tells whether the process was killed, but waits for a mount that does not answer: its first
+ * thread is a zombie, or waits in the kernel (proc(5)). */
 static bool is_hung(pid_t pid) {
         char path[32];
         _cleanup_free_ char *text = NULL;
@@ -38,7 +38,7 @@ static bool is_hung(pid_t pid) {
                 return false;
         if (state[strlen("\nState:\t")] != 'D')
                 return true;
-        /* one that runs waits for its disk now and then */
+        /* a process that runs waits for its disk now and then, without a SIGKILL */
         return signals && sscanf(signals, "\nSigPnd: %" SCNx64, &pending) == 1 &&
                (pending >> (SIGKILL - 1) & 1);
 }
@@ -143,7 +143,7 @@ static int on_state_directory(sd_event_source *source, const struct inotify_even
         return 0;
 }
 
-/* Without it, or where another node removes it, the next change notices. */
+/* Without the watch, or where another node removes the directory, the next change notices it. */
 void agent_state_watch(Agent *a) {
         int r = sd_event_add_inotify(a->event, &a->state_watch, a->config->state_directory,
                                      IN_DELETE_SELF | IN_MOVE_SELF | IN_DELETE | IN_MOVED_FROM |

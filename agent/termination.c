@@ -1,7 +1,7 @@
-/* Whether this node may be terminated: whether all that its sources have is delivered, and to where
- * it outlives the node. The drain's view and the line of figures for systemd say so, and name what
- * is missing. This file reads the state of the other modules and changes nothing; draining itself
- * is in drain.c. */
+/* Whether this node may be terminated: whether everything that its sources have is delivered, to
+ * destinations that outlive the node. The drain's view and the line of figures for systemd say so,
+ * and name what is missing. This file reads the state of the other modules and changes nothing;
+ * draining itself is in drain.c. */
 #include "agent/agent_private.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ static const IntakeSource *find_unfinished_source(const Agent *a) {
         return NULL;
 }
 
-/* Whether a copy there outlives this node, as one in a bucket does. */
+/* Tells whether a copy on the volume outlives this node. A bucket is no volume. */
 static bool is_durable_volume(const ConfigDestination *d) {
         if (d->type == CONFIG_S3 || d->durable != CONFIG_DURABLE_AUTO)
                 return d->type != CONFIG_S3 && d->durable == CONFIG_DURABLE_YES;
@@ -43,7 +43,7 @@ static bool is_durable_volume(const ConfigDestination *d) {
 static int on_bundle_at_risk(const BundleRecord *rec, void *userdata) {
         for (size_t i = 0; i < rec->n_deliveries; i++) {
                 const DeliveryRecord *d = &rec->deliveries[i];
-                /* The mount table first: what is asked for must not hang. */
+                /* The mount table is checked first: access(2) must not hang. */
                 if (!d->object || fs_path_is_network(d->object) || access(d->object, F_OK) < 0)
                         continue;
                 strbuf_addf(userdata,
@@ -53,10 +53,10 @@ static int on_bundle_at_risk(const BundleRecord *rec, void *userdata) {
                             rec->source, rec->id, d->destination);
                 return 1;
         }
-        return 0; /* somebody has taken them away */
+        return 0; /* the copies were removed from there */
 }
 
-/* Where a bundle went is what counts, not where its source goes now. */
+/* The destinations that a bundle went to count, not those that its source has now. */
 static void add_bundle_at_risk(const Agent *a, StrBuf *text) {
         StrBuf durable = STRBUF_INIT;
         strbuf_add(&durable, "/");
@@ -74,7 +74,8 @@ static void add_bundle_at_risk(const Agent *a, StrBuf *text) {
                 strbuf_add(text, "the state database cannot be read");
 }
 
-/* Cores are delivered without: a drain waits for reports for half a minute, if it has one. */
+/* A core is delivered without its report if need be: a drain waits for reports for half a minute,
+ * if its deadline allows. */
 static bool waits_for_reports(const Agent *a) {
         return a->drain.state == AGENT_DRAINING &&
                a->clock->realtime_usec(a->clock) - a->drain.since_usec < DRAIN_REPORTS_USEC;

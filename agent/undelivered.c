@@ -33,7 +33,7 @@ typedef struct RefusedPrinter {
         size_t n;
 } RefusedPrinter;
 
-/* Of which nothing may be collected: reported while it is there. */
+/* Prints a unit of which nothing may be collected, as long as the unit is there. */
 static int print_refused(const BundleRecord *rec, void *userdata) {
         RefusedPrinter *p = userdata;
         struct stat st;
@@ -79,8 +79,8 @@ static void print_failing_destinations(const Agent *a, FILE *f) {
         }
 }
 
-/* Nobody can remove what was left at a destination that is not configured any more.
- * @param f  NULL: nothing is printed */
+/* Counts what is still to be aborted or removed at the configured destinations; at others nothing
+ * can be removed. @param f  NULL: nothing is printed */
 static size_t print_abandoned(const Agent *a, FILE *f) {
         size_t n_all = 0;
         for (size_t i = 0; i < a->config->n_destinations; i++) {

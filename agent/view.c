@@ -83,7 +83,7 @@ static void view_shipping(Agent *a, AgentView *v) {
  * Counting reads all delivered rows, so it is done some thousand rows at a time, and again only
  * when the number may have changed. */
 
-/* So many rows are read at a time, so that nobody waits for it. */
+/* Rows that are read at a time, so that the loop is not held up. */
 #define LACKING_ROWS 4096
 #define LACKING_USEC (50 * USEC_PER_MSEC)
 
@@ -111,7 +111,7 @@ static void count_lacking(Agent *a) {
         a->n_lacking = calloc(a->config->n_destinations + 1, sizeof *a->n_lacking);
         a->lacking_row = 0;
         if (a->n_lacking && count_lacking_rows(a))
-                (void)timer_arm(&a->lacking_timer, /* else the number is too low */
+                (void)timer_arm(&a->lacking_timer, /* without the timer the number is too low */
                                 &(TimerOptions){ .event = a->event,
                                                  .usec = LACKING_USEC,
                                                  .handler = on_lacking_timer,
@@ -194,8 +194,8 @@ static void view_sources(Agent *a, AgentView *v) {
         v->n_sources = a->n_sources;
 }
 
-/* What is refused is tried again at every scan: so long after the last one was logged it is over.
- */
+/* A unit that is refused is tried again at every scan. So long after the last refusal was logged,
+ * none is refused any more. */
 #define REFUSED_USEC (5 * USEC_PER_MINUTE)
 
 static void view_bounded_units(const Agent *a, AgentView *v) {

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "collectors/collector_process.h"
+#include "collectors/runner/differences.h"
 #include "collectors/runner/document.h"
 #include "collectors/runner/packet.h"
 #include "lib/base/cleanup.h"
@@ -214,8 +215,8 @@ static int write_differences(const SnapshotRun *s) {
         if (i == s->n_sections)
                 return 0;
         const Collector *c = s->sections[i].collector;
-        int r = document_write_differences(s->dir_fd, file_name(before, BEFORE_PREFIX, c),
-                                           file_name(after, PARTS_PREFIX, c), DIFFERENCES_FILE);
+        int r = differences_write(s->dir_fd, file_name(before, BEFORE_PREFIX, c),
+                                  file_name(after, PARTS_PREFIX, c), DIFFERENCES_FILE);
         return r == -EFBIG ? 0 : r;
 }
 

@@ -183,7 +183,7 @@ static int check_collectors(const CollectorTable *table, const ProbeRequest *req
                             const char **ret_why) {
         for (char **c = request->collectors; c && *c; c++)
                 if (!collector_table_find(table, *c)) {
-                        *ret_why = "the order names a collector that is not there";
+                        *ret_why = "the request names a collector that does not exist";
                         return -EINVAL;
                 }
         return 0;

@@ -446,20 +446,20 @@ int record_write(const HookNote *n, const char *note_text, size_t n_text, const 
 
 enum { LINE_BYTES = 512 }; /* below PIPE_BUF: a pipe takes it complete or not at all */
 
-typedef struct Line {
+typedef struct MessageLine {
         char text[LINE_BYTES];
         size_t n;
-} Line;
+} MessageLine;
 
 static int write_line(void *userdata) {
-        Line *line = userdata;
+        MessageLine *line = userdata;
 
         return write(STDERR_FILENO, line->text, line->n) < 0 ? -errno : 0;
 }
 
 /* Kernels before 6.4 do not know a single write to a pipe that does not wait: an open file of our
  * own does not. It needs no child, which there may not be. @return whether it is a pipe */
-static bool print_to_pipe(const Line *line) {
+static bool print_to_pipe(const MessageLine *line) {
         if (fcntl(STDERR_FILENO, F_GETPIPE_SZ) < 0)
                 return false;
         _cleanup_close_ int fd =
@@ -470,7 +470,7 @@ static bool print_to_pipe(const Line *line) {
         return true;
 }
 
-static void print_line(Line *line) {
+static void print_line(MessageLine *line) {
         static bool is_hung;
         struct iovec v = { .iov_base = line->text, .iov_len = line->n };
 
@@ -488,7 +488,7 @@ static void print_line(Line *line) {
  * `?`. Left out when stderr would block, as a full pipe does; a file that hangs costs 100 ms, once.
  */
 _printf_(1, 2) static void message_print(const char *fmt, ...) {
-        Line line = { .text = MESSAGE_PREFIX };
+        MessageLine line = { .text = MESSAGE_PREFIX };
         size_t n = strlen(MESSAGE_PREFIX);
         va_list ap;
 

@@ -29,7 +29,7 @@
 
 typedef struct ApiCall { /* all borrowed */
         const AgentBackend *backend;
-        const HttpRequest *request;
+        const MhdRequest *request;
         HttpResponse *response;
         const char *id, *action; /* from the path, where the route has them */
 } ApiCall;
@@ -91,7 +91,7 @@ static void refuse_method(ApiCall *c, const char *allow) {
         c->response->allow = allow;
 }
 
-/* @return whether it is one, and answered. @param message  of -EPERM; NULL */
+/* @return whether r is a failure, which is then answered  @param message  of -EPERM; NULL */
 static bool answer_fault(ApiCall *c, int r, const char *message) {
         if (r == -EPERM)
                 answer_error(c, 409, "not_possible", "%s", message ? message : "not possible now");
@@ -401,7 +401,7 @@ static void post_redeliver(ApiCall *c) {
                                       api_json_number(n), "more", has_more));
 }
 
-/* Scrapers and probes may add parameters of their own: they change nothing here. */
+/* Scrapers and probes may add parameters of their own, which are ignored. */
 static void get_metrics(ApiCall *c) {
         AgentView v = { 0 };
 
@@ -472,7 +472,7 @@ static const Route *find_route(const char *path, char ret_id[static BUNDLE_ID_SI
         return NULL;
 }
 
-void api_handle(const HttpRequest *request, HttpResponse *ret, void *api) {
+void api_handle(const MhdRequest *request, HttpResponse *ret, void *api) {
         const Api *a = api;
         ApiCall c = { .backend = a->backend, .request = request, .response = ret };
         char id[BUNDLE_ID_SIZE], path[256];

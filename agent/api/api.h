@@ -21,7 +21,7 @@ int api_new(Api **ret, sd_event *event, const ApiListener *l);
 Api *api_free(Api *a);
 
 /** Answers one request without a socket: what mhd_loop calls, what tests and the fuzzer call. */
-void api_handle(const HttpRequest *request, HttpResponse *ret, void *api);
+void api_handle(const MhdRequest *request, HttpResponse *ret, void *api);
 /** For tests: an Api without a socket. */
 int api_new_for_test(Api **ret, bool read_only, const AgentBackend *backend);
 

@@ -1,4 +1,5 @@
-/* The sockets that others connect to: the API's, and that of the hooks. */
+/* Creates the listening sockets: the API's (unix and TCP), and that of hooks. A socket file that no
+ * process listens on is replaced; one that answers is another agent's, and is left. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 
-#define BACKLOG 256 /* hooks that start in the same moment */
+#define BACKLOG 256 /* hooks that connect at the same moment */
 #define GROUP "neuron-collectd"
 
 /* Sets the mode regardless of the umask, through a descriptor, because the name could lead
@@ -93,7 +94,7 @@ static int split_address(const char *address, char *host, size_t size, uint16_t 
                 address++;
                 n -= 2;
         } else if (memchr(address, ':', n))
-                return -EINVAL; /* which of its colons is the port's? */
+                return -EINVAL; /* an address of IPv6 without brackets: its port cannot be told */
         if (n >= size)
                 return -EINVAL;
         memcpy(host, address, n);

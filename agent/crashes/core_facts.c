@@ -1,3 +1,10 @@
+/* Whose core a file is: which process crashed, when, and in which job and container.
+ *
+ * A name of systemd-coredump has the process, and its entry in the journal the job; a name of the
+ * documented core_pattern has the process. For any other name, and for one whose time contradicts
+ * the birth of the file, the first notes of the core are read. All of it is hostile: a user chooses
+ * the names of files and commands, and what is in a core. The functions block: they are for a
+ * worker. This is the wrapper of sd-journal. */
 #include "agent/crashes/core_facts.h"
 
 #include <errno.h>
@@ -49,7 +56,7 @@ static bool set_pid(CrashedProcess *p, const char *text) {
 
 /* ---- the name ---- */
 
-/* Seconds, and since systemd 246 microseconds. Another number, of a signal, is before 2001. */
+/* In seconds, and since systemd 246 in microseconds. A number before 2001 is no time: a signal. */
 static bool set_time(CrashedProcess *p, const char *text) {
         uint64_t time;
         if (parse_u64_range(text, 1000000000, INT64_MAX, &time) < 0)
@@ -193,15 +200,15 @@ static void close_journal(sd_journal **j) {
         sd_journal_close(*j);
 }
 
-/* Anybody may write such an entry, but not as this unit. */
+/* Any user may write such an entry, but not as this unit. */
 static bool is_of_coredump(sd_journal *j) {
         static const char unit[] = "systemd-coredump@";
         _cleanup_free_ char *found = get_field(j, "_SYSTEMD_UNIT");
         return found && strncmp(found, unit, sizeof unit - 1) == 0;
 }
 
-/* @return whether it is at the newest entry about this file. The entry is in the journal of the
- * process's user, as who systemd-coredump writes it. */
+/* Goes to the newest entry about this file, in the journal of the process's user, as whom
+ * systemd-coredump writes it. @return whether there is one */
 static bool find_entry(sd_journal *j, const char *match) {
         if (sd_journal_add_match(j, COREDUMP_MESSAGE, 0) < 0 ||
             sd_journal_add_match(j, match, 0) < 0 || sd_journal_seek_tail(j) < 0)
@@ -241,8 +248,8 @@ static void set_times(int fd, CrashedProcess *p) {
         p->last_usec = written;
 }
 
-/* What a user calls a file of his, and when it changed, is his choice; when it was created is not.
- * A core is created once its process has crashed. */
+/* A user can choose the name of a file, and when it changed, but not when it was created. A core is
+ * created when its process has crashed. */
 static bool is_plausible(int fd, const CrashedProcess *p) {
         struct stat st;
         if (fstat(fd, &st) < 0)

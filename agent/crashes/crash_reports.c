@@ -43,7 +43,7 @@
  * stopped and started again later with the next one; a report that exceeds the last slice ends. */
 #define SLICE_MIN_USEC (5 * USEC_PER_SEC)
 #define SLICE_MAX_USEC (40 * USEC_PER_SEC)
-/* Only a file system that does not answer holds a report longer: it is waited for no more. */
+/* A report that takes longer hangs on a file system that does not answer: nobody waits for it. */
 #define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * REPORT_TIMEOUT_USEC)
 
 typedef enum ReportState {
@@ -138,7 +138,7 @@ static void add_signatures(const CrashReports *c, StrBuf *b) {
         json_out_end_object(b);
 }
 
-/* Of a process that was seen at a device, while it ran.
+/* Finds the job of a process that held a device while it ran.
  * @param ret_container  set to its container's id, the caller's, if that is known; NULL
  * @return JSON of the caller's; NULL */
 static char *find_job(Store *store, const CrashedProcess *p, uid_t uid, char **ret_container) {
@@ -150,9 +150,9 @@ static char *find_job(Store *store, const CrashedProcess *p, uid_t uid, char **r
         json_t *job = json_object_get(v, "job"), *container = json_object_get(v, "container");
         const char *id = json_string_value(json_object_get(container, "id"));
         if (ret_container && !*ret_container && id && id[0])
-                *ret_container = strdup(id); /* else its files are not searched there */
+                *ret_container = strdup(id); /* else its files are not searched in the container */
         if (job && json_is_object(container))
-                (void)json_object_set(job, "container", container); /* it is left out */
+                (void)json_object_set(job, "container", container); /* else it is left out */
         char *text = json_is_object(job) ? json_text(job, JSON_COMPACT) : NULL;
         json_decref(v);
         stored_job_done(&seen);
@@ -227,7 +227,7 @@ static void remove_report(PendingReport *x) {
         owners_release(&c->owners, &(Owner){ .uid = x->job.uid }, 1);
 }
 
-/* It is pending until it is attached durably. */
+/* Removes a report that has ended. In the store it is pending until it is attached durably. */
 static void end(PendingReport *ended) {
         _cleanup_(report_freep) PendingReport *x = ended;
         CrashReports *c = x->owner;
@@ -267,14 +267,14 @@ static void on_attached(const int *results, void *userdata) {
                 end(x);
 }
 
-/* One core after another may have the same name: a report is attached to its own alone. */
+/* @return whether another core has the name now, which must not get this report */
 static bool is_replaced(const PendingReport *x) {
         _cleanup_(bundle_record_done) BundleRecord newest = { 0 };
         int r = store_find_unit(x->owner->context.store, x->job.source, x->job.unit_path, &newest);
         return r == STORE_E_NOT_FOUND || (r == 0 && strcmp(newest.id, x->job.bundle_id) != 0);
 }
 
-/* The text is last: who has that has all. */
+/* Attaches the next file: crash.json, then crash.md. */
 static void attach(PendingReport *x) {
         const bool is_json = x->job.json_fd >= 0;
         const AttachmentPlace place = { x->job.source, x->job.unit_path,
@@ -285,7 +285,7 @@ static void attach(PendingReport *x) {
                 (void)store_report_end(x->owner->context.store, x->job.bundle_id, NULL, 0);
                 x->is_unwanted = true;
         }
-        if (x->is_unwanted && !is_json) /* else the unit's next bundle has it */
+        if (x->is_unwanted && !is_json) /* else the next bundle of the unit gets it */
                 (void)attachments_remove(x->owner->context.attachments, x->job.source,
                                          x->job.unit_path, CRASH_FILE);
         int r = x->error < 0 || x->is_unwanted
@@ -366,7 +366,8 @@ static void done(WorkJob *job) {
                 start_attaching(x);
 }
 
-/* Selects the user whose reports have taken the least time; of equals the next higher uid. */
+/* @return the first report of the user whose reports have taken the least time; among equals, of
+ * the user with the next higher uid; NULL */
 static PendingReport *pick_next(const CrashReports *c) {
         const uid_t next_uid = c->last_uid + 1;
         PendingReport *first = NULL;
@@ -375,7 +376,7 @@ static PendingReport *pick_next(const CrashReports *c) {
                          used = time_of(c, x->job.uid);
                 if (!first || used < least ||
                     (used == least &&
-                     x->job.uid - next_uid < first->job.uid - next_uid)) /* it wraps */
+                     x->job.uid - next_uid < first->job.uid - next_uid)) /* unsigned: wraps */
                         first = x;
         }
         return first;
@@ -450,7 +451,7 @@ static bool is_hung(const CrashReports *c) {
         return c->running && clock_boottime_usec() - c->running_since_usec > HANGS_USEC;
 }
 
-/* @return whether it is counted as the owner's; else it is logged why not */
+/* @return whether it is charged to the owner; if not, the reason is logged */
 static bool has_room(CrashReports *c, const Owner *owner) {
         Owner largest;
         if (owners_request(&c->owners, owner, 1, &largest) == OWNERS_GRANTED)
@@ -464,7 +465,8 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         if (find_report(c, b->id))
                 return true;
         if (attachments_have(c->context.attachments, b->source, b->path, CRASH_TEXT_FILE)) {
-                (void)store_report_end(c->context.store, b->id, NULL, 0); /* at the next start */
+                (void)store_report_end(c->context.store, b->id, NULL,
+                                       0); /* else at the next start */
                 return false;
         }
         const Owner owner = { .uid = b->uid };
@@ -486,7 +488,7 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
 
 void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
         PendingReport *x = find_report(c, bundle_id);
-        (void)store_report_end(c->context.store, bundle_id, NULL, 0); /* at the next start */
+        (void)store_report_end(c->context.store, bundle_id, NULL, 0); /* else at the next start */
         if (x && x->state == REPORT_QUEUED) {
                 remove_report(x);
                 report_free(x);
@@ -539,7 +541,7 @@ int crash_reports_new(CrashReports **ret, const CrashReportsContext *context) {
         return 0;
 }
 
-/* The child of the one that runs ends with its connection. */
+/* The child of a report that is being made ends with its connection. */
 CrashReports *crash_reports_free(CrashReports *c) {
         if (!c)
                 return NULL;

@@ -1,7 +1,6 @@
-/* Crash reports of the cores in bundles: which is made next, and what becomes of it. One at a time,
- * in a worker that is idle for the kernel; a report is attached to its bundle's unit, so that it
- * goes out with the bundle or, when it comes later, as a supplement. A pending report is made
- * after a restart. */
+/* Crash reports of the cores in bundles: which one is made next, and what becomes of it. One is
+ * made at a time. A report is attached to the unit of its bundle, so that it is delivered with the
+ * bundle or, if it comes later, as a supplement. A pending report is made after a restart. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,10 +19,10 @@ typedef struct CrashReportsContext { /* borrowed */
         Clock *clock;
         Store *store;
         Attachments *attachments;
-        const char *probe_socket; /* where probes listen, if any do */
-        /* A part of it was attached to a unit. */
+        const char *probe_socket; /* of the collector host: supervisor_client_socket() */
+        /* A report was attached to a unit. */
         void (*on_attached)(const char *source, const char *unit_path, void *userdata);
-        /* The report of a bundle is attached, or will not be before the next start. */
+        /* The report of a bundle is attached, or will not be attached before the next start. */
         void (*on_end)(const char *bundle_id, void *userdata);
         void *userdata;
 } CrashReportsContext;
@@ -32,7 +31,7 @@ typedef struct CrashReports CrashReports;
 
 /** @return 0, -ENOMEM, -EMFILE */
 int crash_reports_new(CrashReports **ret, const CrashReportsContext *context);
-/** What is being made is made after the next start. Does not wait for it. */
+/** Does not wait for the report that is being made: it is made after the next start. */
 CrashReports *crash_reports_free(CrashReports *c);
 
 typedef struct CrashReportsCore { /* borrowed for the call */
@@ -40,19 +39,19 @@ typedef struct CrashReportsCore { /* borrowed for the call */
         SourceSpec *spec;
         char *const *environment; /* patterns of what may be recorded */
         int held_fd;              /* that holds it, -1: none, as the descriptors of Bundle.held */
-        bool is_pending;          /* it comes from the store, and is not stored again */
+        bool is_pending;          /* the store has it as pending already */
 } CrashReportsCore;
 
-/** Has the report of a bundle's core made, unless it was, or too many wait to be made.
+/** Requests the report of a bundle's core, unless it exists, or too many wait to be made.
  * @return whether on_end will be called for it; never within the call */
 bool crash_reports_request(CrashReports *c, const CrashReportsCore *core);
-/** The bundle will not be delivered: its report is not needed. */
+/** The bundle will not be delivered: nobody needs its report. */
 void crash_reports_cancel(CrashReports *c, const char *bundle_id);
-/** @return how many are waited for: none while a file system holds one that does not answer; those
- * are made after the next start */
+/** @return how many reports are still to be made; 0 while one hangs on a file system that does not
+ * answer: then all are made after the next start */
 size_t crash_reports_n(const CrashReports *c);
 
-/** A line of the kernel's log that says something of a crash. */
+/** Keeps a line of the kernel log that says something about a crash. */
 void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line);
 /** Makes the report of a process that the OOM killer has killed. @param kill  as the line says */
 void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill,

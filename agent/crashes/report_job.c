@@ -30,7 +30,8 @@
 #define OURSELVES "/proc/self/exe"
 #define REPORT_BYTES_MAX ((size_t)(32 * MIB))
 
-/* As report.c writes it: within a string the quotes would be escaped. */
+/* Searches the member as collectors/crash/report.c writes it. In a string its quotes were escaped.
+ */
 bool report_job_find_signature(const char *json, char ret[static STORE_SIGNATURE_SIZE]) {
         static const char member[] = "\"signature\":{\"id\":\"";
         const char *at = strstr(json, member);
@@ -48,7 +49,7 @@ static int open_below(int dir_fd, const char *path) {
         return dir < 0 ? dir : fs_open_regular(dir, path, NULL);
 }
 
-/* A device has another number after a reboot. */
+/* Verifies the core by inode and birth time only: its device has another number after a reboot. */
 static int open_in_source(const ReportJob *j) {
         struct stat st;
         _cleanup_close_ int fd = open_below(scan_open_fixed(j->spec->fixed),
@@ -64,7 +65,7 @@ static int open_in_source(const ReportJob *j) {
                        : TAKE_FD(fd);
 }
 
-/* Where our links hold it, it is the same file. */
+/* A link of ours is the same file; else the file in the source is verified. */
 static int open_core(const ReportJob *j) {
         if (j->held_fd >= 0)
                 return fcntl(j->held_fd, F_DUPFD_CLOEXEC, 3);
@@ -101,8 +102,8 @@ static int keep_report(ReportJob *j, const CrashReport *report) {
         return j->json_fd < 0 ? j->json_fd : MIN(j->text_fd, 0);
 }
 
-/* The kernel gives a core the user and group of its process. The groups that a user has besides are
- * those of this node. */
+/* Finds who the report may read as: the user and group of the core, which the kernel takes from the
+ * process, and the groups that this user has on this node. */
 static void find_reader(const ReportJob *j, FileReader *ret) {
         struct stat st;
         struct passwd entry, *found = NULL;
@@ -110,7 +111,7 @@ static void find_reader(const ReportJob *j, FileReader *ret) {
         int n = FILES_GROUPS_MAX;
         *ret = (FileReader){ .uid = j->uid };
         if (j->uid == 0 && j->facts.process.has_uid)
-                ret->uid = j->facts.process.uid; /* systemd-coredump's are root's */
+                ret->uid = j->facts.process.uid; /* systemd-coredump writes cores as root */
         if (fstat(j->core_fd, &st) == 0 && st.st_gid != 0)
                 ret->groups[ret->n_groups++] = st.st_gid;
         if (getpwuid_r(ret->uid, &entry, buffer, sizeof buffer, &found) == 0 && found &&

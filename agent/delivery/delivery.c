@@ -2,8 +2,8 @@
  * request, which is a copy so that the loop may change its own bundle meanwhile, the figures that
  * the loop reads while a worker runs, and how it ended.
  *
- * How a bundle is shipped is told in delivery_volume.c and delivery_s3.c, what a result means for
- * the bundle in scheduler_results.c. */
+ * How a bundle is shipped: delivery_volume.c, delivery_s3.c. What a result means for the bundle:
+ * scheduler_results.c. */
 #include "agent/delivery/delivery.h"
 
 #include <errno.h>

@@ -166,15 +166,15 @@ static bool add_truncated_reason(DeliveryAttempt *a, size_t i, const MemberResul
 }
 
 void delivery_attempt_add_verdicts(DeliveryAttempt *a, const BundleWriter *writer) {
-        size_t n_told = 0, n_bad = 0;
+        size_t n_named = 0, n_bad = 0;
         for (size_t i = 0; i < plan_n_members(a->plan); i++) {
                 const MemberResult *m = bundle_writer_member(writer, i);
                 if (m->verdict == VERDICT_TRUNCATED && n_bad++ < TRUNCATED_MAX)
-                        n_told += add_truncated_reason(a, i, m);
+                        n_named += add_truncated_reason(a, i, m);
         }
-        if (n_bad > n_told) {
+        if (n_bad > n_named) {
                 _cleanup_free_ char *text = NULL;
-                if (asprintf(&text, "truncated: %zu more members", n_bad - n_told) >= 0)
+                if (asprintf(&text, "truncated: %zu more members", n_bad - n_named) >= 0)
                         delivery_members_add_reason(text, a->reasons);
         }
         if (n_bad > 0)
@@ -227,7 +227,7 @@ bool delivery_attempt_read_manifest(DeliveryAttempt *a, const void *data, size_t
         int r = a->stream ? 0 : start_manifest(a);
         if (r == 0)
                 r = manifest_stream_feed(a->stream, data, n);
-        if (r < 0 && r != -EINVAL) /* one that is none of ours is reported at its end */
+        if (r < 0 && r != -EINVAL) /* text that is no manifest is reported at its end */
                 return delivery_endf(a->delivery, RESULT_NO_RESOURCES,
                                      "cannot read the manifest that is there: %s", strerror(-r));
         return delivery_may_continue(a->delivery);

@@ -21,27 +21,19 @@
 #include "agent/delivery/delivery_s3.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "agent/delivery/delivery_attempt.h"
 #include "agent/delivery/delivery_s3_check.h"
 #include "agent/delivery/delivery_s3_ledger.h"
 #include "agent/delivery/delivery_s3_memory.h"
 #include "agent/delivery/delivery_s3_parts.h"
-#include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
-#include "lib/base/parse.h"
 #include "lib/base/path.h"
-#include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
-#include "lib/neuron/names.h"
-#include "uploaders/s3/s3_bucket.h"
-#include "uploaders/s3/s3_endpoint.h"
 #include "uploaders/s3/s3_upload.h"
 
 typedef enum DeliveryS3State {

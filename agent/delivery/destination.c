@@ -6,7 +6,7 @@
  *        IDLE ──► DELIVERING ──► IDLE
  *                 DELIVERING ──► WINDING DOWN ──► IDLE     it is to give way, or to stop
  *
- * A failure sets back the destination's own clock (`not_before_usec`); the probe tells when it
+ * After a failure nothing starts there before `not_before_usec`; then the probe tells whether it
  * works again. Which bundle goes there is decided by the scheduler, what a delivery's result means
  * for the bundle by scheduler_results.c, and how bytes get there by delivery_volume.c and
  * delivery_s3.c. Everything here is on the loop. */

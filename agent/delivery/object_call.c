@@ -1,7 +1,6 @@
-/* The end of a call about a small object: what was found is collected, the destination is told of a
- * success or of trouble, the caller gets its result, and the call is freed. A call on a volume
- * whose thread works still cannot be freed: cancelled or given up, it is abandoned until the thread
- * is back.
+/* The end of a call about a small object: collects what was found, reports success or trouble to
+ * the destination, gives the caller its result, and frees the call. A call on a volume whose thread
+ * works still cannot be freed: cancelled or given up, it is abandoned until the thread is back.
  *
  * Everything is on the loop. How a call is carried out: objects_s3.c, objects_volume.c. */
 #include "agent/delivery/objects_private.h"

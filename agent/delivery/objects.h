@@ -1,4 +1,4 @@
-/* Small objects at a destination, for what is there beside bundles: listed, read, created once,
+/* Small objects at a destination, beside the bundles: they are listed, read, created once and
  * replaced. In a bucket by the destination's own client, on a volume by a thread of its own. */
 #pragma once
 

@@ -163,7 +163,7 @@ static size_t read_threads(const char *path, ThreadTimes *ret) {
         return n;
 }
 
-/* A file that cannot be read any more says that nothing waits: nobody is to stay slow for ever
+/* A file that cannot be read any more counts as no waiting, so that no worker stays slow for ever
  * because of it. */
 static void read_all(const Pressure *p, PressureReading *ret) {
         ret->at_usec = p->clock->boottime_usec(p->clock);
@@ -246,7 +246,7 @@ uint64_t pressure_pause_usec(Pressure *p, uint64_t worked_usec) {
                 return 0;
         atomic_fetch_add(&p->worked_usec, worked_usec);
         if (is_due(p) && !atomic_flag_test_and_set(&p->reading)) {
-                if (is_due(p)) /* nobody else has been here meanwhile */
+                if (is_due(p)) /* no other thread has sampled meanwhile */
                         sample(p);
                 atomic_flag_clear(&p->reading);
         }

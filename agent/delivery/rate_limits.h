@@ -20,12 +20,12 @@ typedef struct RateLimits {
         RateLimit *requests; /* a second's worth may be saved up */
         RateLimit *read;
         Pressure *pressure;    /* NULL: compression_threads is a number, or the kernel has no PSI */
-        atomic_bool is_urgent; /* this node goes: nobody rests any more */
+        atomic_bool is_urgent; /* the node is drained or ends: workers do not rest */
         char *note;            /* shown in status: no PSI; NULL */
 } RateLimits;
 
-/* Nobody rests before so much of a bundle was read: what is small goes at once, however pressed the
- * machine is. */
+/* A worker does not rest before it has read so much of a bundle: a small one is shipped at once,
+ * however pressed the machine is. */
 #define RATE_LIMITS_UNPAUSED_BYTES (4 * MIB)
 
 /** @param clock  borrowed; must outlive all references  @return 0, -ENOMEM, or pressure_new()'s

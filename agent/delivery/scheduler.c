@@ -377,7 +377,7 @@ static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
 static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t cleanup_wait_usec) {
         Scheduler *s = scheduler_of(d);
         if (s->shared.waits_for_memory == d &&
-            wait_usec > USEC_PER_SEC) /* nobody waits for it now */
+            wait_usec > USEC_PER_SEC) /* the others need not wait for it */
                 s->shared.waits_for_memory = NULL;
         if (wait_usec != USEC_INFINITY) {
                 destination_kick_in(d, MIN(wait_usec, cleanup_wait_usec));
@@ -385,7 +385,7 @@ static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t cleanup_w
         }
         d->jitter_until_usec = 0;
         if (d == d->head && (d->delivery_failed || d->objects_failed))
-                destination_mark_ok(d); /* nobody waits for it any more, and it can be written */
+                destination_mark_ok(d); /* no bundle waits for it any more, and it can be written */
 }
 
 static void kick_destination(Destination *d) {

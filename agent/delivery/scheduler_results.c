@@ -1,16 +1,18 @@
 /* What the result of a delivery means: for the destination, for this delivery of the bundle, and
  * for the bundle.
  *
- *   delivered             the delivery is DONE; when all are, so is the bundle
- *   changed, vanished     the bundle goes back to SETTLING, or is VANISHED
- *   aborted               the bundle is READY again
- *   destination failed    the destination has a backoff, and the probe decides; a bundle that alone
- *                         fails there so often waits alone, and one that alone is refused has
- * failed no resources          the bundle waits, by nobody's fault failed                counts
- * towards quarantine, which is reached when all destinations have given the bundle up
+ *   delivered           the delivery is DONE; when all are, so is the bundle
+ *   changed, vanished   the bundle goes back to SETTLING, or is VANISHED
+ *   aborted             the bundle is READY again
+ *   destination failed  the destination has a backoff, and the probe decides. A bundle that alone
+ *                       fails there several times waits alone; one that alone is refused has failed
+ *   no resources        the bundle waits; neither it nor the destination is at fault
+ *   failed              counts towards quarantine, which the bundle reaches when all destinations
+ *                       have given it up
  *
- * A bundle with other deliveries at work moves on when the last one is back. When the next attempt
- * starts is decided by the scheduler; what is recorded here is not before when. */
+ * While other deliveries of the bundle run, its new state is only remembered; the last one that
+ * ends sets it. The scheduler decides when the next attempt starts; before when it must not start
+ * is recorded here. */
 #include "agent/delivery/scheduler_results.h"
 
 #include <string.h>

@@ -1,3 +1,6 @@
+/* The file with the keys that messages of the bus are signed with. It is read again when it has
+ * changed, so that keys can be exchanged while the agent runs. What is wrong with it is reported
+ * with line and remedy, but a line is never shown, since it may be a secret. */
 #include "agent/peers/bus_keys.h"
 
 #include <errno.h>
@@ -12,7 +15,7 @@
 #define FILE_BYTES_MAX ((size_t)4096)
 #define FORM "write `id:` and 64 hex digits, as `neuron-collect key new` does"
 
-/* ---- its text ---- */
+/* ---- the text ---- */
 
 static bool is_id(const char *id, size_t n) {
         return n > 0 && n < WIRE_KEY_ID_SIZE && strspn(id, WIRE_NAME_LETTERS) >= n;
@@ -25,7 +28,7 @@ static bool is_known(const BusKeys *keys, const WireKey *key) {
         return false;
 }
 
-/* @param line  without blanks at its ends  @return whether it is a key, else there is a fault */
+/* @param line  without blanks at its ends  @return whether it is a key; else a fault is added */
 static bool parse_line(const char *line, DiagLocation where, BusKeys *keys, Diags *faults) {
         WireKey key = { .id = "" };
         size_t n_before = keys->n;
@@ -84,7 +87,7 @@ int bus_keys_parse(const char *text, const char *file, BusKeys *ret, Diags *faul
 
 /* ---- the file ---- */
 
-/* @return 0 and *ret, with what it was read from; -errno, with faults */
+/* @return 0; -errno, and faults are added */
 static int read_file(const BusKeyFile *f, BusKeys *ret, Diags *faults) {
         const char *path = f->path;
         DiagLocation where = { .file = path };
@@ -128,7 +131,7 @@ static int read_file(const BusKeyFile *f, BusKeys *ret, Diags *faults) {
         return r;
 }
 
-/* Whatever is done to a file changes its ctime. */
+/* Every change of a file changes its ctime. */
 static bool is_same(const struct stat *a, const struct stat *b) {
         return a->st_dev == b->st_dev && a->st_ino == b->st_ino &&
                a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
@@ -143,7 +146,7 @@ int bus_key_file_check(BusKeyFile *f, Diags *faults) {
         if (f->was_read && is_same(&st, &f->seen))
                 return 0;
         f->was_read = true;
-        f->seen = st; /* of before it is read: a change meanwhile is seen next time */
+        f->seen = st; /* as it was before it is read: a change meanwhile is seen next time */
         BusKeys keys;
         int r = read_file(f, &keys, faults);
         if (r < 0)

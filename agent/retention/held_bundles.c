@@ -1,13 +1,13 @@
 /* Keeps which bundles of a source have ended while links of ours hold their files, with the state
  * of their release:
  *
- *   WAITING ──► DELETING                its turn has come
- *   DELETING ──► removed                no link of ours is left
- *   DELETING ──► WAITING                something is open for writing, or an error: later again
- *   DELETING ──► UNSHIPPED              links hold content that was not shipped: intake rechecks
- * them UNSHIPPED ──► RECHECKED             nothing of that content is needed RECHECKED ──► DELETING
- * discards that content UNSHIPPED ──► DELETING              no answer came for a minute: keeps that
- * content
+ *   WAITING ──► DELETING      its turn has come
+ *   DELETING ──► removed      no link of ours is left
+ *   DELETING ──► WAITING      something is open for writing, or an error: later again
+ *   DELETING ──► UNSHIPPED    links hold content that was not shipped, which intake rechecks
+ *   UNSHIPPED ──► RECHECKED   nothing of that content is needed
+ *   RECHECKED ──► DELETING    discards that content
+ *   UNSHIPPED ──► DELETING    no answer came for a minute: keeps that content
  *
  * The rows of the store are the truth; this is a copy of what retention_runner.c needs of them,
  * which decides what moves when. */

@@ -1,3 +1,6 @@
+/* The list of directories with links: a text file that only grows, so that a line is never lost.
+ * Each line is written with a newline before it and one after it, since a crash may have cut the
+ * last one. Readers ignore empty lines. */
 #include "agent/retention/link_list.h"
 
 #include <errno.h>
@@ -14,13 +17,13 @@
 
 #define LIST_BYTES_MAX MIB
 
-typedef struct Search {
+typedef struct LinkListSearch {
         const char *directory;
         bool is_found;
-} Search;
+} LinkListSearch;
 
 static void on_line(const char *directory, void *userdata) {
-        Search *s = userdata;
+        LinkListSearch *s = userdata;
         s->is_found = s->is_found || strcmp(directory, s->directory) == 0;
 }
 
@@ -35,10 +38,11 @@ int link_list_read(const char *file, void (*on_directory)(const char *directory,
         return r;
 }
 
-/* What a full disk leaves of a line may be the name of another directory, so it is taken back. */
+/* Appends a line. What a full disk leaves of it is removed again, since the rest may be the name of
+ * another directory. */
 static int append(int fd, const char *line) {
         struct stat st;
-        if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0) /* another worker may add a line */
+        if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0) /* another worker may be adding a line */
                 return -errno;
         int r = fs_write_all(fd, line, strlen(line));
         if (r == 0 && fsync(fd) < 0)
@@ -49,7 +53,7 @@ static int append(int fd, const char *line) {
 }
 
 int link_list_add(const char *file, const char *directory) {
-        Search s = { .directory = directory };
+        LinkListSearch s = { .directory = directory };
         int r = link_list_read(file, on_line, &s);
         if (s.is_found || (r < 0 && r != -ENOENT))
                 return r;

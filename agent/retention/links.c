@@ -115,14 +115,14 @@ int links_release(LinkDirs *dirs, const char *bundle_id) {
         return first;
 }
 
-typedef struct LinkListing {
+typedef struct LinksPlace {
         LinkDirs *dirs;
         LinkPlace place;
         int (*on_links)(const char *bundle_id, const char *path, void *userdata);
         void *userdata;
-} LinkListing;
+} LinksPlace;
 
-static int list_place(const LinkListing *l, int instance_fd) {
+static int list_place(const LinksPlace *l, int instance_fd) {
         _cleanup_closedir_ DIR *dir = NULL;
         int r = fs_opendir_at(instance_fd, ".", &dir);
         if (r < 0)
@@ -156,7 +156,7 @@ int links_list(LinkDirs *dirs,
                int (*on_links)(const char *bundle_id, const char *path, void *userdata),
                void *userdata) {
         for (LinkPlace place = 0; place < N_LINK_PLACES; place++) {
-                LinkListing l = { dirs, place, on_links, userdata };
+                LinksPlace l = { dirs, place, on_links, userdata };
                 _cleanup_close_ int instance_fd = open_instance(dirs, place);
                 int r = instance_fd < 0 ? instance_fd : list_place(&l, instance_fd);
                 if (r < 0 && !own_dir_is_absent(r))

@@ -1,3 +1,13 @@
+/* Decides which source files are released, in this order:
+ *
+ *     1. what was delivered longer than keep_for ago
+ *     2. the oldest that was delivered, until max_use holds
+ *     3. what was delivered, until keep_free holds
+ *     4. undelivered links that alone hold their files, until keep_free_undelivered holds
+ *     5. undelivered files, if the operator allows it, until keep_free holds
+ *
+ * In 3 to 5 the owner whose files take most of what is short loses the oldest one, so that no
+ * user's evidence gives way to another user's. A pinned bundle is never released. */
 #include "agent/retention/policy.h"
 
 #include <errno.h>
@@ -8,10 +18,10 @@
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
 
-/* A bound that is a size does not mention inodes, but without any a job cannot create a file. */
+/* Inodes that are kept free where keep_free is a size: without any a job cannot create a file. */
 #define INODES_PERMILLE 10
 
-/* What an owner's files take that are still there. */
+/* What the files of an owner use that are not released. */
 typedef struct OwnerUse {
         uint64_t bytes, n_inodes;
         size_t begin, next, end; /* in by_owner; next: the oldest that may be released */
@@ -81,7 +91,7 @@ static bool is_short(const RetentionPlan *d) {
         return lacks_bytes(d) || lacks_inodes(d);
 }
 
-/* Whether releasing it brings nearer what the reason asks for. */
+/* @return whether a release brings the bound nearer that it is for */
 static bool brings_nearer(const RetentionPlan *d, const RetentionItem *item, RetentionWhy why) {
         switch (why) {
         case RETENTION_KEEP_FOR:

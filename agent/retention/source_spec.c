@@ -1,3 +1,6 @@
+/* A source as its threads see it: made from the configuration once and never changed, so that a
+ * thread that hangs in a file system may go on using it after a reload. It also owns the source's
+ * directories of links and its unit locks. */
 #include "agent/retention/source_spec.h"
 
 #include <errno.h>

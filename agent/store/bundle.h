@@ -1,5 +1,5 @@
-/* The bundles that something may still happen to, in memory, each a row in the store first. The one
- * place that changes a bundle's state: checks the move, writes the row, logs it, counts it. */
+/* The table of the bundles that are not final, in memory; each has a row in the store. Only this
+ * module changes the state of a bundle: it checks the move, writes the row, logs and counts. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +23,7 @@ typedef struct HeldFile {
 typedef struct HeldFiles {
         HeldFile *items;
         size_t n;
-        bool all; /* every member is here: the bundle can be shipped from these alone */
+        bool all; /* every member is in `items`: the bundle can be shipped from these alone */
 } HeldFiles;
 
 void held_files_done(HeldFiles *h);
@@ -44,10 +44,10 @@ void named_pids_done(NamedPids *p);
 /* What happened to one delivery since the start. */
 #define BUNDLE_TRIES_MAX 8
 typedef struct BundleTries {
-        uint8_t n_away;      /* in a row: by the destination's fault */
+        uint8_t n_away;      /* tries in a row that failed by the destination's fault */
         bool by_destination; /* the last one failed by the destination's fault */
-        bool failed;         /* by the bundle's own fault */
-        bool has_object;     /* there, perhaps, and without its manifest */
+        bool failed;         /* a try failed by the bundle's own fault */
+        bool has_object;     /* the destination may have its object, without a manifest */
         /* One more than the bundles that the destination had accepted when it last refused this
          * one; 0: it never did */
         uint32_t refused_at;
@@ -91,18 +91,19 @@ typedef struct Bundle {
          * used_inodes 0 */
         uint64_t used_bytes, used_inodes, used_digest;
         /* Pipeline's: */
-        uint64_t full_at_bytes; /* that much of it did not fit on a destination */
-        unsigned n_running;     /* deliveries at work */
-        BundleTries
-                tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; the last one for all beyond */
-        bool has_target_state;    /* an answer came while others were at work: carried out when they
-                                     are back */
+        uint64_t full_at_bytes;              /* its size when it did not fit on a destination */
+        unsigned n_running;                  /* deliveries at work */
+        BundleTries tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; all beyond share the last
+                                                one */
+        bool has_target_state; /* a delivery has decided its state while others run: it is set when
+                                  they have ended */
         BundleState wanted_state; /* its reason is rec.reason */
-        bool tolerant;    /* changed under us too often or past max_wait: ship it as it is */
-        bool is_reported; /* its crash report was made, or will not be before the next start */
+        bool tolerant; /* it changed too often, or for longer than max_wait: it is shipped as it is
+                        */
+        bool is_reported; /* its crash report was made, or is not made before the next start */
         struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
         bool has_logged_notes;            /* that hook notes about it are ignored */
-        bool cancel; /* asked for while shipping: carried out when the workers are back */
+        bool cancel; /* requested while it is shipped: carried out when its workers have ended */
 } Bundle;
 
 /* In place of a device number: the supplement is made of attachments alone, and whatever is at the
@@ -140,31 +141,34 @@ int bundle_table_new(BundleTable **ret, Store *store, Clock *clock,
 BundleTable *bundle_table_free(BundleTable *t);
 
 /** Adds a new bundle: its row is durable when this returns, unless it stands in a transaction of
- * the store. Takes what rec owns. @return 0, -EEXIST, -errno of the store */
+ * the store. The table takes over what rec owns.
+ * @return 0, -EEXIST, -errno of the store */
 int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bundle **ret);
 
 /** Takes a quarantined or delivered bundle back into memory, in its state. @return 0, -ENOENT,
  * -EEXIST (its unit is being worked on, or it is here) */
 int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bundle **ret);
 
-/** What becomes of the links of a bundle when it is delivered: with `keep` its row continues to say
- * links_held, for retention to let go of later; else it does not. From the first configuration on.
- */
+/** Sets what a row says of the links of a bundle that is delivered: with `keep` it still has
+ * links_held, and retention releases them later; else it does not. */
 void bundle_table_keep_links(BundleTable *t, bool keep);
 
-/** A delivered bundle is underway once more, to the destinations added to its row: READY, and in no
- * way of its unit's next bundle. Whatever ends that before they have it (cancelled, vanished,
- * evicted, changed so that nothing is left) takes them off the row: it is DELIVERED as before.
- * @param destinations  that it lacks; ends in NULL  @return 0, -ENOENT, -EEXIST (it is here), … */
+/** Ships a delivered bundle to further destinations, which are added to its row: it is READY, and
+ * does not delay its unit's next bundle. If it ends before they have it (cancelled, vanished,
+ * evicted, changed so that nothing is left), they are removed from the row and it is DELIVERED as
+ * before.
+ * @param destinations  that it lacks; ends in NULL
+ * @return 0, -ENOENT, -EEXIST (it is here), … */
 int bundle_table_redeliver(BundleTable *t, const char *id, IntakeSource *source,
                            char *const *destinations);
-/** Of one that is not delivered everywhere yet: adds deliveries to the targets that it has none to,
- * and takes those off that are not done and whose destination is not known any more. When nothing
- * is left to do, it is DELIVERED, and gone from the table.
- * @param targets, known  end in NULL  @return 1: it has changed; 0; -errno */
+/** Changes where a bundle goes that is not delivered everywhere yet: adds deliveries to targets
+ * that it has none to, and removes those that are not done and whose destination is not configured
+ * any more. If nothing is left to do, the bundle is DELIVERED and leaves the table.
+ * @param targets, known  end in NULL
+ * @return 1: it has changed; 0; -errno */
 int bundle_redirect(BundleTable *t, Bundle *b, char *const *targets, char *const *known);
 
-/** Drops a bundle whose row was never committed, as if it had not been seen. */
+/** Removes a bundle whose row was never committed, as if it had not been seen. */
 void bundle_table_forget(BundleTable *t, Bundle *b);
 
 Bundle *bundle_table_find(const BundleTable *t, const char *id);
@@ -172,8 +176,8 @@ Bundle *bundle_table_find_unit(const BundleTable *t, const char *source, const c
 ListLink *bundle_table_all(BundleTable *t);
 size_t bundle_table_n(const BundleTable *t);
 
-/* The bundles of one source, by name, whether it is configured or not; stays when the last one has
- * gone. */
+/* The bundles of one source, by its name, which need not be configured. The queue stays when it is
+ * empty. */
 typedef struct BundleQueue {
         char *source;
         ListLink bundles; /* Bundle.queue_link, oldest first */
@@ -186,9 +190,10 @@ BundleQueue *const *bundle_table_queues(const BundleTable *t, size_t *ret_n);
  * table forbids is a defect: it is logged and refused with -EPERM. After a move to a final state
  * the bundle is gone: do not touch it. When the row cannot be written the move still happens in
  * memory; a final one is finished (on_final, freed) only once bundle_table_retry() has written it,
- * so that nothing is let continue the strength of what a crash would forget. */
+ * so that nothing is released that a crash would make undelivered again. */
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason);
-/** @return whether a delivery was ever begun: that has left its object's name in the row */
+/**
+ * @return whether a delivery was ever started: the row then has its object's name */
 bool bundle_has_begun(const Bundle *b);
 
 /** Moves one of its deliveries to a state; the row is the caller's to write. A move that the state

@@ -1,5 +1,8 @@
-/* The rows of the bundles in memory: written at each change, written again later when that fails,
- * and what is shown of them. */
+/* The table of bundles (bundle.h): finds them by id and by unit, keeps a queue for each source,
+ * checks and makes the moves of their states, and writes their rows. A row that cannot be written
+ * is written again later (bundle_table_retry()); until then a bundle in a final state stays in the
+ * table, so that nothing is released before its row says so. Why a bundle moves is decided by the
+ * modules that call. */
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
@@ -38,7 +41,7 @@ bool bundle_has_begun(const Bundle *b) {
 void held_files_done(HeldFiles *h) {
         for (size_t i = 0; i < h->n; i++) {
                 free(h->items[i].path);
-                (void)close(h->items[i].fd); /* read only: nothing can be lost */
+                (void)close(h->items[i].fd); /* it is only read, so nothing is lost */
         }
         free(h->items);
         *h = (HeldFiles){ 0 };
@@ -46,7 +49,7 @@ void held_files_done(HeldFiles *h) {
 
 /* ---- the processes that files are named after ---- */
 
-/* @return the place of a pid, or where it would be inserted */
+/* @return the index of a pid, or where it would be inserted */
 static size_t find_pid(const NamedPids *p, uint32_t pid) {
         size_t low = 0, high = p->n;
         while (low < high) {
@@ -176,14 +179,14 @@ static int on_stored(BundleRecord *rec, void *userdata) {
         Bundle *b = bundle_new(rec);
         if (!b)
                 return -ENOMEM;
-        if (b->rec.state == BUNDLE_SHIPPING) /* whoever shipped it is dead */
+        if (b->rec.state == BUNDLE_SHIPPING) /* the agent that shipped it has ended */
                 b->rec.state = BUNDLE_READY;
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
                 if (b->rec.deliveries[i].state == DELIVERY_SHIPPING)
                         (void)bundle_set_delivery_state(b, &b->rec.deliveries[i], DELIVERY_PENDING);
         int r = put_into(t, b);
-        if (r == -EEXIST) { /* two rows for one unit cannot come from us; the other one is worked on
-                               first */
+        if (r ==
+            -EEXIST) { /* no agent writes two rows for one unit; the other one is worked on first */
                 log_dump(b->rec.id, LOG_ERR, 0,
                          "another bundle of '%s' is underway, leaving this one for the next start",
                          b->rec.path);
@@ -256,7 +259,7 @@ int bundle_table_add(BundleTable *t, BundleRecord *rec, IntakeSource *source, Bu
                 return r;
         Bundle *b = bundle_new(rec);
         if (!b)
-                return -ENOMEM; /* if there is a row the next start takes it up */
+                return -ENOMEM; /* if it has a row, the next start continues with it */
         b->source = source;
         r = put_into(t, b);
         if (r < 0) {
@@ -278,7 +281,7 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         if (!b)
                 return -ENOMEM;
         b->source = source;
-        b->has_late = true; /* perhaps: from before it was final */
+        b->has_late = true; /* it may have an upload from before it was final */
         r = put_into(t, b);
         if (r < 0) {
                 bundle_free(b);
@@ -310,8 +313,8 @@ static int add_destinations(Bundle *b, char *const *destinations) {
         return n;
 }
 
-/* Takes the deliveries off that are not done, and queues their uploads to be aborted.
- * @param but  NULL; or of which destinations they stay  @return how many stay that are not done */
+/* Removes the deliveries that are not done, and queues their uploads to be aborted. @param but
+ * NULL; or of which destinations they stay  @return how many stay that are not done */
 static size_t drop_undone(BundleTable *t, Bundle *b, char *const *but) {
         BundleRecord *rec = &b->rec;
         size_t n = 0, n_undone = 0;
@@ -436,7 +439,8 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         free(b->rec.reason);
         b->rec.reason = copy;
         b->rec.state = to;
-        /* An evicted one's mark is whoever evicts it's: its files may have to go first. */
+        /* The module that evicts a bundle clears links_held: it may have to delete the files first.
+         */
         if ((to == BUNDLE_DELIVERED && !t->keeps_links) || to == BUNDLE_CANCELLED ||
             to == BUNDLE_VANISHED)
                 b->rec.links_held = false;
@@ -464,7 +468,8 @@ int bundle_redirect(BundleTable *t, Bundle *b, char *const *targets, char *const
         }
         n = b->rec.state == BUNDLE_SETTLING ? bundle_set_state(t, b, BUNDLE_READY, NULL) : 0;
         if (n >= 0)
-                n = bundle_set_state(t, b, BUNDLE_SHIPPING, NULL); /* all that it has now have it */
+                n = bundle_set_state(t, b, BUNDLE_SHIPPING,
+                                     NULL); /* all of its destinations have it */
         if (n >= 0)
                 n = bundle_set_state(t, b, BUNDLE_DELIVERED, NULL);
         return n < 0 ? n : 1;
@@ -490,8 +495,8 @@ void bundle_save(BundleTable *t, Bundle *b) {
         mark_failed(t, r < 0 ? r : -ENOENT);
 }
 
-/* All rows in one commit. What on_final does may save other bundles, which then are on no list, or
- * on t->to_write again. */
+/* Writes all rows in one commit. on_final may save other bundles, which are then on no list, or on
+ * t->to_write again. */
 static int write_rows(BundleTable *t) {
         ListLink written;
         int r = store_begin(t->store);

@@ -12,7 +12,7 @@
 
 #define LIST_PAGE 32        /* records read before the first of them is handed out */
 #define ENDED_PAGE 4096     /* paths of one store_list_ended() */
-#define MAX_DELIVERIES 1024 /* of a bundle; what claims more is damage */
+#define MAX_DELIVERIES 1024 /* of a bundle; a row with more is damaged */
 static void read_array(ColumnReader *r, char *ret, size_t size) {
         _cleanup_free_ char *s = read_string(r, false);
         if (!s)
@@ -121,8 +121,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
                 bind_text(&b, record->supplement_of);
                 bind_number(&b, record->first_seen_usec);
         } else
-                b.column = 6; /* what a bundle is does not change: the statement has no such
-                                 parameters */
+                b.column = 6; /* these never change, and the statement has no parameters for them */
         bind_text(&b, bundle_state_name(record->state));
         bind_bytes(&b, record->reason);
         bind_number(&b, record->complete);
@@ -248,7 +247,7 @@ int store_find_unit(Store *s, const char *source, const char *path, BundleRecord
 }
 
 int store_unit_is_pinned(Store *s, const BundleRecord *record) {
-        /* A supplement of links alone, or of what was attached, knows no unit. */
+        /* A supplement of links alone, or of attachments, has no unit. */
         if (record->pinned || record->unit_ino == 0)
                 return record->pinned;
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_IS_PINNED] };
@@ -275,7 +274,7 @@ int store_list_ended(Store *s, const char *source, char **after,
                 ColumnReader reader = { .statement = b.statement };
                 _cleanup_free_ char *path = read_string(&reader, false);
                 uint64_t digest = read_number(&reader);
-                /* A row that no agent wrote counts for nothing: its unit is scanned once more. */
+                /* A row that no agent wrote is ignored: its unit is scanned again. */
                 int error = reader.error == -EUCLEAN ? 0
                             : reader.error < 0       ? reader.error
                                                      : on_unit(path, digest, userdata);
@@ -326,7 +325,7 @@ int64_t store_last_row(Store *s) {
 
 typedef struct RecordPage {
         BundleRecord records[LIST_PAGE];
-        bool is_foreign[LIST_PAGE]; /* no agent wrote it: passed over */
+        bool is_foreign[LIST_PAGE]; /* no agent wrote it: it is skipped */
         size_t n, limit;            /* limit: at most so many are read, <= LIST_PAGE */
 } RecordPage;
 
@@ -375,7 +374,7 @@ static int read_page(Store *s, sqlite3_stmt *statement, const StoreFilter *f,
                 int error = read_bundle(b.statement, record, &row);
                 if (error == 0)
                         error = read_deliveries(s, row, record);
-                /* One that is active would be missed; then the database is replaced. */
+                /* A row of an active bundle must not be skipped: the database is put aside then. */
                 bool is_foreign = error == -EUCLEAN && !f->active_only && record->id[0];
                 p->is_foreign[p->n++] = is_foreign;
                 if (error < 0 && !is_foreign)
@@ -388,8 +387,8 @@ static void finalize(sqlite3_stmt **statement) {
         (void)sqlite3_finalize(*statement); /* repeats an error that was handled */
 }
 
-/* Whole pages are read before their records are handed out, so that the callback may use the store
- * as it likes. */
+/* A page is read as a whole before its records are handed out, so that the callback may use the
+ * store. */
 int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b, void *userdata),
                void *userdata) {
         _cleanup_(bundle_record_done) BundleRecord after = { 0 };
@@ -421,7 +420,8 @@ int store_list(Store *s, const StoreFilter *f, int (*on_bundle)(BundleRecord *b,
         return r < 0 ? r : 0;
 }
 
-/* The fingerprints of what was shipped: one blob a bundle, 64-bit little-endian numbers. */
+/* The fingerprints of the members that were shipped: one blob a bundle, of 64-bit little-endian
+ * numbers. */
 
 typedef struct PrintSet {
         uint64_t *prints;

@@ -1,4 +1,5 @@
-/* Rows of failures that several nodes agree on. */
+/* Rows of this node's claims, with what was decided about each. agent/failures writes and reads
+ * them as documents; this file bounds their number. */
 #include <errno.h>
 #include <stdlib.h>
 

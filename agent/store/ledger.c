@@ -1,5 +1,7 @@
-/* The ledger: uploads underway with their parts. Rows are handed out one by one as copies, so that
- * the callbacks may use the store as they like. */
+/* The ledger: the uploads that are underway with their parts, and the uploads that are to be
+ * aborted (the rows of uploads, upload_parts and aborts). Callbacks get copies of rows, one at a
+ * time, so that they may use the store. When an upload is started, resumed or aborted is decided in
+ * agent/delivery. */
 
 #include <endian.h>
 
@@ -13,7 +15,7 @@ void ledger_upload_done(LedgerUpload *u) {
         *u = (LedgerUpload){ 0 };
 }
 
-/* A statement whose first parameters are those of THE_UPLOAD (schema.c). */
+/* Starts a statement whose first parameters are those of THE_UPLOAD (statements.c). */
 static Binder bind_upload(Store *s, StoreStatement which, const char *bundle,
                           const char *destination) {
         Binder b = { .statement = s->statements[which] };
@@ -58,8 +60,8 @@ int store_ledger_abandon(Store *s, const char *bundle, const char *destination) 
         return end_upload(s, bundle, destination, true);
 }
 
-/* AUTOINCREMENT writes the last number of a table even when nothing is inserted, and a start on a
- * full disk writes nothing that it need not. */
+/* Checks first: AUTOINCREMENT writes a table's last number even when nothing is inserted, and a
+ * start on a full disk avoids each write that it can. */
 static int has_idle(Store *s) {
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_IDLE_EXISTS] };
         int r = next_row(s, &b);

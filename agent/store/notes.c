@@ -1,5 +1,6 @@
-/* Rows of notes and jobs. The number of notes is bounded here, in the same transaction that adds
- * one. */
+/* Rows of hook notes and of jobs. Their numbers are bounded here, in the transaction that adds one:
+ * a note of an owner with too many, or of the owner with the most, is deleted. What a note may say,
+ * and whom it concerns, is decided in agent/hooknotes. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static int count_of(Store *s, int64_t owner, NoteSum *ret) {
         return r < 0 ? r : 0;
 }
 
-/* @return 0 and who has most and has a finished one; STORE_E_NOTES_FULL: none has finished */
+/* @return 0 and the owner who has the most, among those with a finished note; STORE_E_NOTES_FULL:
+ * no note is finished */
 static int find_most(Store *s, StoreStatement most, int64_t *ret_owner) {
         _cleanup_binder_ Binder b = { .statement = s->statements[most] };
         int r = next_row(s, &b);
@@ -58,15 +60,15 @@ static int find_most(Store *s, StoreStatement most, int64_t *ret_owner) {
         return r == STORE_E_NOT_FOUND ? STORE_E_NOTES_FULL : r;
 }
 
-/* The oldest finished one goes; one whose bundle is underway goes after all others. @return 0;
- * STORE_E_NOTES_FULL: none has finished */
+/* Deletes the owner's oldest finished note; notes whose bundle is underway are deleted last.
+ * @return 0; STORE_E_NOTES_FULL: none has finished */
 static int drop_oldest(Store *s, int64_t owner) {
         int r = run_with_number(s, STORE_NOTE_DROP_OF, (uint64_t)owner);
         return r < 0 ? r : sqlite3_changes(s->db) > 0 ? 0 : STORE_E_NOTES_FULL;
 }
 
-/* Makes room for one more of so many bytes. @param owner  OWNER_ALL: among all, where who has most
- * of what is short makes it */
+/* Makes room for one more of so many bytes. @param owner  OWNER_ALL: among all; then the owner
+ * loses notes who has the most of what is short */
 static int make_room(Store *s, int64_t owner, uint64_t bytes, const NoteSum *max) {
         for (;;) {
                 NoteSum sum = { 0 };

@@ -1,4 +1,5 @@
-/* Rows of crash reports: which are pending, and what crashed before. */
+/* Rows of crash reports: the bundles whose report is still to be made, and the signatures of the
+ * reports that were made, with how often each was seen. */
 #include <errno.h>
 
 #include "agent/store/store_private.h"

@@ -1,6 +1,7 @@
-/* The durable state: bundles and their deliveries in SQLite. The one door to it. Every change is
- * committed (synchronous=FULL) before the call returns, unless it stands between store_begin and
- * store_commit. Runs on the loop. */
+/* The durable state, in SQLite: bundles, deliveries, uploads, notes, jobs, claims, reports. All
+ * access to the database goes through this header. Every change is committed (synchronous=FULL)
+ * before the call returns, unless it stands between store_begin and store_commit. Runs on the loop.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -65,17 +66,18 @@ int store_get(Store *s, const char *id, BundleRecord *ret);
 /** The newest base bundle (not a supplement) for a unit's path in a source. 0 or STORE_E_NOT_FOUND.
  */
 int store_find_unit(Store *s, const char *source, const char *path, BundleRecord *ret);
-/** Whether the bundle or another one of the same unit (device, inode and, where that is known, when
- * it was made) is pinned: a unit that has two paths, by a bind mount or a symlink, may be two
- * sources'. Supplements are bundles, too.
+/** Tells whether the bundle, or another bundle of the same unit, is pinned. A unit is the same by
+ * device, inode and, if known, the time of its creation: with a bind mount or a symlink one unit
+ * has two paths, and may belong to two sources. Supplements count.
  * @return 1, 0, or -errno */
 int store_unit_is_pinned(Store *s, const BundleRecord *b);
 
-/** What a source wants to know of its units at a start, quickly: for each path the digest of the
+/** Lists the units of a source that have ended, for its start: each path with the digest of its
  * newest base bundle in a final state, some thousand paths a call. The path is borrowed for the
  * call, which must not use the store. A negative return of on_unit ends the list and is returned.
  * @param after  the last path of the page before; NULL for the first one, and after the last; the
- * caller's @return 0, -errno */
+ * caller's
+ * @return 0, -errno */
 int store_list_ended(Store *s, const char *source, char **after,
                      int (*on_unit)(const char *path, uint64_t digest, void *userdata),
                      void *userdata);
@@ -121,7 +123,7 @@ int64_t store_last_row(Store *s); /* 0: there is none */
  * whatever the number of rows. A bundle above 2^48 bytes counts as 2^48. */
 typedef struct StoreCounts {
         uint64_t bundles[N_BUNDLE_STATES], bytes[N_BUNDLE_STATES];
-        uint64_t discovered; /* rows ever added: counted for itself */
+        uint64_t discovered; /* rows ever added; counted independently of the states */
 } StoreCounts;
 void store_counts(Store *s, StoreCounts *ret);
 /** @return discovered less the sum of the states: 0, or what was lost (> 0) or counted twice (< 0)
@@ -146,13 +148,14 @@ int store_set_prints(Store *s, const char *id, const uint64_t *prints, size_t n)
 int store_get_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n);
 /** As store_get_prints for the bundle alone, without its supplements. */
 int store_get_own_prints(Store *s, const char *id, uint64_t **ret, size_t *ret_n);
-/** For a supplement: what its base and the other supplements have brought. Its own prints are there
- * as soon as one destination has it, and must not keep it from the others. */
+/** The fingerprints that a supplement need not deliver again: those of its base and of the other
+ * supplements. Its own are written as soon as one destination has it, and must not keep its members
+ * from the other destinations. */
 int store_get_earlier_prints(Store *s, const BundleRecord *b, uint64_t **ret, size_t *ret_n);
 
-/* ---- the ledger: what is known of uploads underway, so that a crash leads to no second copy and
- * leaves nothing behind at the destination: for each delivery at most one upload with its parts,
- * and the uploads that are to be aborted ---- */
+/* ---- the ledger: uploads underway, so that a crash neither causes a second copy nor leaves parts
+ * at the destination. Each delivery has at most one upload, with its parts; other uploads are
+ * queued to be aborted ---- */
 
 typedef struct LedgerUpload {
         char *key;       /* of the object */
@@ -176,8 +179,8 @@ typedef struct LedgerPart {
         const char *etag; /* NULL = not known to have arrived */
 } LedgerPart;
 
-/** The intent. An upload that was there before goes to the uploads to be aborted, its parts are
- * dropped. 0 or STORE_E_NOT_FOUND (no such bundle) */
+/** Records the intent to create an upload. An earlier upload of this delivery is queued to be
+ * aborted, and its parts are deleted. 0 or STORE_E_NOT_FOUND (no such bundle) */
 int store_ledger_begin(Store *s, const char *bundle, const char *destination,
                        const LedgerUpload *u);
 /** 0 or STORE_E_NOT_FOUND (no upload underway). -EINVAL for an empty id, which no server gives */
@@ -202,16 +205,18 @@ typedef struct LedgerReader {
  * part. -EUCLEAN: an invalid row; start over. */
 int store_ledger_parts(Store *s, const char *bundle, const char *destination,
                        const LedgerReader *reader);
-/** The upload is complete or was never begun: it and its parts are dropped. Missing is fine. */
+/** Deletes the upload and its parts: it is complete, or was never started. It may be missing. */
 int store_ledger_end(Store *s, const char *bundle, const char *destination);
-/** It will not be resumed: moves it to the uploads to be aborted, since its created_usec. Missing
- * is fine. */
+/** Queues the upload to be aborted, with the age that it has: it will not be resumed. It may be
+ * missing. */
 int store_ledger_abandon(Store *s, const char *bundle, const char *destination);
-/** At the start: the same for what a crash left of bundles in a final state. */
+/** At the start: does the same for the uploads of bundles in a final state, which a crash has left.
+ */
 int store_ledger_abandon_idle(Store *s);
-/** @return whether an upload underway, of any bundle to any destination, has this key and this id,
- * or this key and no id yet: its Create may just be answered. True as well when the database cannot
- * be read: what may be underway is not aborted */
+/**
+ * @return whether an upload underway, of any bundle to any destination, has this key and this id,
+ * or this key and no id yet, because its CreateMultipartUpload may be underway. True also when the
+ * database cannot be read, so that no upload is aborted that may be in use */
 bool store_ledger_knows(Store *s, const char *key, const char *upload_id);
 
 typedef struct LedgerAbort {
@@ -220,9 +225,10 @@ typedef struct LedgerAbort {
         const char *upload_id; /* NULL = all uploads of that key */
         uint64_t since_usec;   /* CLOCK_REALTIME */
 } LedgerAbort;
-/** Adds one before anything is created that may have to be aborted. The same one again
- * (destination, key, upload_id, or key alone) replaces the earlier one under a new id and keeps its
- * age, so that rows do not pile up and nobody removes what was added after the one he finished.
+/** Queues an upload to be aborted, before the upload is created. The same upload again
+ * (destination, key and upload_id, or key alone) replaces its row: the row keeps its age and gets a
+ * new id, so that rows do not pile up, and a caller that has finished an old row does not delete
+ * the new one.
  * @param a  borrowed; its id does not count; since_usec: now
  * @param ret_id  for store_abort_done(); may be NULL */
 int store_abort_add(Store *s, const LedgerAbort *a, int64_t *ret_id);
@@ -230,8 +236,8 @@ int store_abort_done(Store *s, int64_t id); /* missing is fine */
 /** The oldest one of a destination after an id; 0 = the oldest of all.
  * @return 0 and *ret (ledger_abort_done, also on an error), STORE_E_NOT_FOUND, -errno */
 int store_abort_next(Store *s, const char *destination, int64_t after, LedgerAbort *ret);
-/** Nothing is to be aborted any more at destinations that are not configured, of what was added
- * before. @param destinations  that are: a newline, and each name with a newline after it */
+/** Deletes what was queued before this time for destinations that are not configured.
+ * @param destinations  that are: a newline, and each name with a newline after it */
 int store_abort_drop_former(Store *s, const char *destinations, uint64_t before_usec);
 void ledger_abort_done(LedgerAbort *a); /* frees key and upload_id; the destination is borrowed */
 /** @return whether it is to be aborted, by its id or as one of its key; by any destination */
@@ -241,8 +247,8 @@ bool store_abort_knows(Store *s, const char *key, const char *upload_id);
  * CreateMultipartUpload was lost */
 uint64_t store_abort_count(Store *s, const char *destination, bool is_id_known);
 
-/* ---- what hooks reported, and which processes were seen at the devices. A note that cannot be
- * written was not accepted, and the hook puts it into the mailbox: -ENOSPC while new ones are
+/* ---- the notes of hooks, and the processes that were seen at the devices. A note that cannot be
+ * written is not accepted, and its hook puts it into the mailbox: -ENOSPC while new notes are
  * paused, see store_last_error() ---- */
 
 #define STORE_NOTES_MAX 10000
@@ -269,21 +275,21 @@ typedef struct StoredNote {
 /** Frees what it owns, and zeroes it. */
 void stored_note_done(StoredNote *n);
 
-/** Adds one, durably (or with the transaction that is open). Where its owner (uid and container)
- * has too many, its oldest finished ones go; where there are too many in all, those of the owner
- * who has most notes, or most bytes where these are short (of several the highest uid). A note
- * whose bundle is underway goes behind the others.
- * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: none
- * can go; -errno */
+/** Adds one, durably (or with the transaction that is open). If its owner (uid and container) has
+ * too many notes, the owner's oldest finished ones are deleted. If there are too many in all, those
+ * of the owner with the most notes are deleted, or with the most bytes if bytes are short; of
+ * several owners, of the one with the highest uid. Notes whose bundle is underway are deleted last.
+ * @return 0; STORE_E_NOTE_TWICE: the id is there, and nothing was changed; STORE_E_NOTES_FULL: no
+ * note can be deleted; -errno */
 enum { STORE_E_NOTE_TWICE = 3, STORE_E_NOTES_FULL = 4 };
 int store_note_add(Store *s, const StoredNote *n);
-/** What was found out about the process after it was added: takes pid and start_ticks of n, and
- * container where it is not NULL. 0 or STORE_E_NOT_FOUND */
+/** Updates the note's process, which was found after the note was added: pid and start_ticks of n,
+ * and container if it is not NULL. 0 or STORE_E_NOT_FOUND */
 int store_note_set_process(Store *s, const StoredNote *n);
-/** Its directory came after it: takes source, unit_path, s3_prefix and refused of n, and container
- * where it is not NULL. 0 or STORE_E_NOT_FOUND */
+/** Updates the note's unit, whose directory was created after the note was added: source,
+ * unit_path, s3_prefix and refused of n, and container if it is not NULL. 0 or STORE_E_NOT_FOUND */
 int store_note_set_unit(Store *s, const StoredNote *n);
-/** Its hook has ended. The second time changes nothing. 0 or STORE_E_NOT_FOUND */
+/** Marks that the note's hook has ended. A second call changes nothing. 0 or STORE_E_NOT_FOUND */
 int store_note_finish(Store *s, const char *id, uint64_t now_usec);
 
 typedef struct StoredUnit { /* borrowed */
@@ -295,7 +301,7 @@ typedef int (*StoreOnNote)(const StoredNote *n, void *userdata);
 
 /** The notes about a unit, in the order in which they came. */
 int store_note_list(Store *s, const StoredUnit *unit, StoreOnNote on_note, void *userdata);
-/** Those whose hook is not known to have ended. */
+/** The notes whose hook is not known to have ended. */
 int store_note_list_open(Store *s, StoreOnNote on_note, void *userdata);
 
 typedef struct StoredJob {
@@ -307,45 +313,45 @@ typedef struct StoredJob {
 } StoredJob;
 void stored_job_done(StoredJob *j);
 
-/** Puts one: by pid and start_ticks there is one row. Above STORE_JOBS_MAX those that were not seen
- * for the longest time go. */
+/** Adds or replaces the row of this pid and start_ticks. Above STORE_JOBS_MAX, the rows are deleted
+ * that were not seen for the longest time. */
 int store_job_put(Store *s, const StoredJob *j);
-/** @param start_ticks  0 = whichever was seen last under this pid  @return 0 and *ret
- * (stored_job_done), or STORE_E_NOT_FOUND */
+/**
+ * @param start_ticks  0 = the process that was seen last with this pid
+ * @return 0 and *ret (stored_job_done), or STORE_E_NOT_FOUND */
 int store_job_find(Store *s, pid_t pid, uint64_t start_ticks, StoredJob *ret);
 /** The jobs of a user, the last seen first. @param ret  the caller's, at least `max` @return how
  * many (stored_job_done each), -errno */
 int store_job_list(Store *s, uid_t uid, size_t max, StoredJob *ret);
 
-/* ---- failures that several nodes agree on: the claims of this node with their decisions, so that
- * a restart changes neither ---- */
+/* ---- this node's claims with their decisions, so that a restart changes neither ---- */
 
 #define STORE_FAILURES_MAX 8192
 
 typedef struct StoredFailure { /* borrowed */
         const char *name;      /* the process of a claim */
         const char *key;
-        uint32_t n;         /* 0: it belongs to none yet */
+        uint32_t n;         /* of its failure; 0: none yet */
         uint64_t time_usec; /* CLOCK_REALTIME: when it was opened, or the last change of such a
                                claim */
         const char *document;
 } StoredFailure;
-/** Adds or replaces the one of that name. */
+/** Adds or replaces the claim of that name. */
 int store_failure_put(Store *s, const StoredFailure *f);
 /** In order of name. A negative return of on_failure, which must not change failures, ends it and
  * is returned. */
 int store_failure_list(Store *s, int (*on_failure)(const StoredFailure *f, void *userdata),
                        void *userdata);
-/** Deletes those of an earlier time, and the oldest above STORE_FAILURES_MAX. */
+/** Deletes the claims of an earlier time, and the oldest above STORE_FAILURES_MAX. */
 int store_failure_drop(Store *s, uint64_t before_usec);
 
-/* ---- crash reports: which bundles still get one, and what crashed here before ---- */
+/* ---- crash reports: which bundles still get one, and the signatures of earlier crashes ---- */
 
 #define STORE_SIGNATURES_MAX 256
 #define STORE_SIGNATURE_SIZE 65
 
-/** A report of this bundle is to be made, whatever ends the agent. Twice is fine. 0 or
- * STORE_E_NOT_FOUND */
+/** Records that this bundle gets a report, also if the agent is killed before. A second call
+ * changes nothing. 0 or STORE_E_NOT_FOUND */
 int store_report_add(Store *s, const char *bundle_id);
 /** In the order of the bundles. on_report may end the report that it is called for; a negative
  * return ends the list and is returned. */
@@ -355,8 +361,9 @@ typedef struct StoredSignature {
         char id[STORE_SIGNATURE_SIZE];
         uint64_t n, since_usec; /* crashes; CLOCK_REALTIME: the first one */
 } StoredSignature;
-/** It was made, or never will be. @param signature  counted with it; NULL: it has none. Of more
- * than STORE_SIGNATURES_MAX those go that were not seen for the longest time. Missing is fine. */
+/** Deletes that record: the report was made, or never will be. The record may be missing.
+ * @param signature  its count is increased; NULL: the report has none. Above STORE_SIGNATURES_MAX,
+ * those are deleted that were not seen for the longest time */
 int store_report_end(Store *s, const char *bundle_id, const char *signature, uint64_t now_usec);
 /** @param ret  STORE_SIGNATURES_MAX, the caller's  @return how many, -errno */
 int store_signature_list(Store *s, StoredSignature *ret);

@@ -1,4 +1,5 @@
-/* What the files of the store share. Nobody else includes this. */
+/* The struct of the store, its statements, and what its files offer each other. Only they include
+ * it. */
 #pragma once
 
 #include <errno.h>
@@ -92,9 +93,9 @@ struct Store {
         bool is_damaged;
         sqlite3_stmt *statements[N_STORE_STATEMENTS];
         bool in_transaction;   /* between store_begin and store_commit */
-        int transaction_error; /* what undid it, told by store_commit */
+        int transaction_error; /* what undid it; store_commit returns it */
         int trouble;           /* of the first change that failed */
-        uint64_t max_pages;    /* the database may not grow above */
+        uint64_t max_pages;    /* max_page_count: the database does not grow above it */
         struct {
                 dev_t dev;
                 ino_t ino; /* 0: was not there */
@@ -109,7 +110,7 @@ struct Store {
         "NOT EXISTS (SELECT 1 FROM deliveries WHERE bundle = row AND ("                            \
         "substr(object, 1, 5) = x'73333a2f2f' OR instr(" names ", '/' || destination || '/')))"
 
-/* States that nobody works on or has to decide about. */
+/* The final states that need no decision of an operator. */
 #define STORE_OVER "('delivered', 'evicted', 'cancelled', 'vanished')"
 
 /* Bytes of a row as they are summed: above 2^48 they count as 2^48, so that a few absurd sparse
@@ -194,7 +195,7 @@ static inline void bind_blob(Binder *b, const void *data, size_t n) {
                                                 SQLITE_STATIC);
 }
 
-/* For what may hold a path: any bytes. */
+/* Binds a text that may hold any bytes, such as a path; NULL is NULL. */
 static inline void bind_bytes(Binder *b, const char *s) {
         if (s)
                 bind_blob(b, s, strlen(s));

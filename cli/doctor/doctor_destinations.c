@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli/archive/object_store.h"
+#include "cli/archive/object_bucket.h"
 #include "cli/doctor/volume_users.h"
 #include "config/keys.h"
 #include "lib/base/cleanup.h"
@@ -171,7 +171,7 @@ static void check_bucket(Doctor *d, const ConfigDestination *c, const char *what
                                    .on_done = on_done,
                                    .userdata = &l };
         cli_progress(d->cli, "%s: trying s3://%s", what, c->bucket);
-        int r = key ? object_store_s3_probe(c, &options, &l.done, &fault) : -ENOMEM;
+        int r = key ? object_bucket_probe(c, &options, &l.done, &fault) : -ENOMEM;
         if (r < 0 && r != -EINTR)
                 doctor_report(d, FAILED, what, NULL, "%s", fault ? fault : strerror(-r));
 }

@@ -75,14 +75,14 @@ typedef struct Core {
         uint64_t bytes;
 } Core;
 
-typedef struct Child {
+typedef struct CrashChild {
         Core core;
         ChildStart start;
-} Child;
+} CrashChild;
 
 static int request_file(const FileQuery *q, FileReply *ret, const char **ret_place,
                         void *userdata) {
-        Child *child = userdata;
+        CrashChild *child = userdata;
         int fd, r = send_message(SOCKET_FD, q, sizeof *q, -1);
         if (r == 0)
                 r = receive_message(SOCKET_FD, ret, sizeof *ret, &fd);
@@ -93,7 +93,7 @@ static int request_file(const FileQuery *q, FileReply *ret, const char **ret_pla
 }
 
 static ssize_t read_core(void *data, size_t n, uint64_t offset, void *userdata) {
-        const Core *core = &((const Child *)userdata)->core;
+        const Core *core = &((const CrashChild *)userdata)->core;
         return core->stream ? core_stream_read(core->stream, data, n, offset)
                             : fs_pread(core->fd, data, n, offset);
 }
@@ -139,7 +139,7 @@ static int publish(const StrBuf *json, const StrBuf *text, void *userdata) {
 }
 
 /* @return 0, CORE_NOTES_E_*, -errno */
-static int write_report(ReportInput *in, Child *child) {
+static int write_report(ReportInput *in, CrashChild *child) {
         Core *core = &child->core;
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT, missing = STRBUF_INIT;
         int r = open_core(core, child->start.stream_timeout_usec);
@@ -158,7 +158,7 @@ static int write_report(ReportInput *in, Child *child) {
         return r == 0 ? publish(&json, &text, in->userdata) : r;
 }
 
-static int make_report(Child *child, const char *left_out) {
+static int make_report(CrashChild *child, const char *left_out) {
         _cleanup_free_ char *known = NULL;
         size_t n_known;
         _cleanup_(context_done) Context context = { 0 };
@@ -188,7 +188,7 @@ static void set_oom_score(void) {
 }
 
 int crash_child_main(void) {
-        Child child = { .core = { .fd = -1 } }; /* which ends with the process */
+        CrashChild child = { .core = { .fd = -1 } }; /* which ends with the process */
         _cleanup_(strbuf_done) StrBuf left_out = STRBUF_INIT;
         int r = receive_message(SOCKET_FD, &child.start, sizeof child.start, &child.core.fd);
         if (r < 0 || child.core.fd < 0) {

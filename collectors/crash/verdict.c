@@ -347,19 +347,19 @@ static bool is_in_lock(const Case *c, const ThreadGroup *g) {
         return find_frame(c, &top, lock_functions, ELEMENTSOF(lock_functions)) != SIZE_MAX;
 }
 
-typedef struct Lock {
+typedef struct WaitedLock {
         uint64_t address;
         size_t n_threads;
-} Lock;
+} WaitedLock;
 
-static void count_lock(Lock *locks, size_t *n, uint64_t address) {
+static void count_lock(WaitedLock *locks, size_t *n, uint64_t address) {
         for (size_t i = 0; i < *n; i++)
                 if (locks[i].address == address) {
                         locks[i].n_threads++;
                         return;
                 }
         if (*n < LOCKS_MAX)
-                locks[(*n)++] = (Lock){ address, 1 };
+                locks[(*n)++] = (WaitedLock){ address, 1 };
 }
 
 /* @param ret  gets the thread that holds a mutex, 0 = not known
@@ -385,7 +385,7 @@ static bool is_sent(const Case *c) {
 static bool is_many_in_lock(const Case *c, StrBuf *why) {
         const CoreNotes *notes = c->modules->memory->notes;
         size_t argument = notes->machine == EM_X86_64 ? X86_64_RDI : ARM64_X0, n = 0;
-        Lock locks[LOCKS_MAX], *most = NULL;
+        WaitedLock locks[LOCKS_MAX], *most = NULL;
         if (c->fault->signal.code > 0)
                 return false;
         for (size_t i = 0; i < notes->n_threads; i++)

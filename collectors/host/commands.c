@@ -1,5 +1,9 @@
-/* The programs that an operator has configured (snapshot.commands): one after the other, no shell,
- * each with a time of its own. What each prints becomes a raw file, with secrets taken out. */
+/* The collector commands: the programs that an operator has configured (snapshot.commands).
+ *
+ * They run one after the other, without a shell, each with a timeout of its own, as children of
+ * this process and in its sandbox. What a program prints becomes a raw file, redacted; how it ended
+ * is a record. The request never names a program: supervisor.c replaces its commands by those of
+ * the configuration. */
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -14,13 +18,14 @@
 #define FILE_NAME_SIZE 128
 #define OUTPUT_MAX (16 * MIB)
 
-typedef struct Run {
+/* A program that runs. */
+typedef struct CommandRun {
         uint64_t begun_usec;
         const CollectCommand *command;
         CollectOut *out;
         bool is_reported;
-        int error; /* of reporting it */
-} Run;
+        int error; /* of writing its record */
+} CommandRun;
 
 /* @param ret_name  of the file @return 0, -EFBIG: it did not fit, -errno */
 static int write_output(CollectOut *out, const CollectCommand *c, const ChildResult *result,
@@ -35,8 +40,8 @@ static int write_output(CollectOut *out, const CollectCommand *c, const ChildRes
         return fd < 0 ? fd : collect_write(out, fd, clean.text ? clean.text : "", clean.n);
 }
 
-/* @param error  it could not be started */
-static int emit_record(const Run *run, const ChildResult *result, int error) {
+/* @param error  why it could not be started; 0: it was */
+static int emit_record(const CommandRun *run, const ChildResult *result, int error) {
         _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, cmdline = STRBUF_INIT;
         uint64_t duration_usec = clock_boottime_usec() - run->begun_usec;
         const CollectCommand *c = run->command;
@@ -70,18 +75,18 @@ static int emit_record(const Run *run, const ChildResult *result, int error) {
 }
 
 static void on_done(const ChildResult *result, void *userdata) {
-        Run *run = userdata;
+        CommandRun *run = userdata;
         bool has_run =
                 result->error == 0 || result->error == -ETIMEDOUT || result->error == -ECHILD;
         run->is_reported = true;
         run->error = emit_record(run, result, has_run ? 0 : result->error);
 }
 
-/* That a file that becomes too large is an error of write(2) holds for it as well: see sandbox.c.
- */
+/* keeps_signals: SIGXFSZ stays ignored, so that a program which writes too large a file gets an
+ * error of write(2), as this process does (sandbox.c). */
 static int run_one(sd_event *event, const CollectCommand *c, CollectOut *out) {
         _cleanup_(child_freep) Child *child = NULL;
-        Run run = { .begun_usec = clock_boottime_usec(), .command = c, .out = out };
+        CommandRun run = { .begun_usec = clock_boottime_usec(), .command = c, .out = out };
         int r = child_new(&child, event,
                           &(ChildOptions){ .argv = c->run,
                                            .merges_errors = true,

@@ -1,3 +1,6 @@
+/* Reads dpkg's status file, line by line, with little memory. The file may be a container's and
+ * hostile: lines that are too long are cut, and reading ends after 64 MiB. Which packages matter is
+ * decided by the caller. */
 #include "collectors/host/dpkg.h"
 
 #include <errno.h>
@@ -32,7 +35,7 @@ static void copy_field(const char *line, const char *name, char *to, size_t size
 
 static void parse_line(DpkgParser *p) {
         if (p->line[strspn(p->line, " \t\r\n")] == '\0') {
-                finish_package(p); /* an empty line parts two packages */
+                finish_package(p); /* an empty line separates packages */
                 return;
         }
         copy_field(p->line, "Package", p->name, sizeof p->name);
@@ -43,13 +46,13 @@ static void parse_line(DpkgParser *p) {
 int dpkg_read(DpkgParser *p, int fd) {
         _cleanup_close_ int own_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
         _cleanup_fclose_ FILE *f = own_fd < 0 ? NULL : fdopen(own_fd, "r");
-        bool is_rest = false; /* of a line that was cut */
+        bool is_rest = false; /* the buffer has the rest of a line that was cut */
 
         if (!f)
                 return -errno;
         own_fd = -1; /* the stream's */
-        /* ftello(), which is a system call: a line may hold NULs, behind which strlen() does not
-         * count. */
+        /* The bound is on the position in the file, not on the sum of strlen(): a line may contain
+         * NULs. ftello() is a system call, so it is called for every 1024th line only. */
         for (unsigned i = 0;
              (i % 1024 != 0 || ftello(f) < STATUS_BYTES_MAX) && fgets(p->line, sizeof p->line, f);
              i++) {

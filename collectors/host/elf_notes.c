@@ -1,3 +1,8 @@
+/* The notes of an ELF file: its build id, and the package that it was built for.
+ *
+ * The file is hostile: every offset and size is checked before it is used, and only the program
+ * headers and notes are read. Cores and files with debug information are read by crash/elf_file.c
+ * with elfutils; this file needs no library, so that any collector may use it. */
 #include "collectors/host/elf_notes.h"
 
 #include <elf.h>
@@ -19,7 +24,7 @@ static uint64_t align_up(uint64_t n, uint64_t align) {
         return (n + align - 1) & ~(align - 1);
 }
 
-/* @param owner  three letters, as both are  @param max  a longer one is passed over */
+/* @param owner  three letters, as both owners have @param max  longer notes are skipped */
 static ElfNote find_note(const uint8_t *notes, size_t n, uint64_t align, const char *owner,
                          uint32_t type, size_t max) {
         uint64_t at = 0;

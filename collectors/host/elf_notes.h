@@ -1,5 +1,4 @@
-/* What a program or library says of itself in its notes: its build id, and the package that it was
- * built for. */
+/* The notes of a program or library: its build id, and the package that it was built for. */
 #pragma once
 
 #include <stddef.h>

@@ -5,6 +5,7 @@
  * jobs.c decides which processes have a record; the agent keeps them (agent/node_events). */
 #include "collectors/host/job_record.h"
 
+#include "collectors/host/cgroup.h"
 #include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -44,9 +45,9 @@ static void add_text(StrBuf *b, const char *key, const char *text) {
 }
 
 void job_record_add_container(StrBuf *b, const char *cgroup, size_t n) {
-        ProcContainer c;
+        CgroupContainer c;
 
-        if (!cgroup || !procfs_parse_cgroup(cgroup, n, &c)) {
+        if (!cgroup || !cgroup_parse(cgroup, n, &c)) {
                 json_out_null(b, "container");
                 return;
         }

@@ -1,3 +1,9 @@
+/* Which process of this machine a pid means that was reported from inside a pid namespace.
+ *
+ * A hook runs in the pid namespace of its container and reports the failing process by its number
+ * there. The agent knows the hook itself by SO_PEERCRED. The failing process is usually an ancestor
+ * of the hook, and otherwise another process of the same user in the same namespace. Everything
+ * that the hook reports is hostile: it can name no process of another user. */
 #include "collectors/host/pids.h"
 
 #include <assert.h>
@@ -7,11 +13,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collectors/host/cgroup.h"
 #include "collectors/host/procfs.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
 
-#define STATUS_BYTES_MAX 4096 /* of which the lines read here are in the first kilobyte */
+#define STATUS_BYTES_MAX 4096 /* the lines that are read are in the first kilobyte */
 #define NAMESPACES_MAX 32     /* the kernel's MAX_PID_NS_LEVEL @see pid_namespaces(7) */
 
 typedef struct ProcessStatus {
@@ -54,7 +61,7 @@ static int read_status(const char *proc_root, pid_t pid, ProcessStatus *ret) {
         return 0;
 }
 
-/* @return the inode of its pid namespace, 0 = it is not ours to see */
+/* @return the inode of its pid namespace; 0: it is hidden */
 static uint64_t namespace_of(const char *proc_root, pid_t pid) {
         char path[4200], link[64];
         uint64_t inode;
@@ -67,14 +74,14 @@ static uint64_t namespace_of(const char *proc_root, pid_t pid) {
         return parse_u64(link + 5, &inode) == 0 ? inode : 0;
 }
 
-/* An ancestor is in the same namespace when as many lie around it: those of a process's ancestors
- * are its own or around that. */
+/* The namespace of an ancestor is the process's own or an outer one. It is the process's own if
+ * both have the same number of levels. */
 int pids_resolve_ancestor(const PidsQuery *q, PidsMatch *ret) {
         ProcessStatus hook, s;
         int r = read_status(q->proc_root, q->hook_pid, &hook);
         if (r != 0)
                 return r < 0 ? r : PIDS_E_HIDDEN;
-        if (hook.inner_pid == q->inner_pid) { /* called by itself: a person who tries it */
+        if (hook.inner_pid == q->inner_pid) { /* a person has called the hook */
                 *ret = (PidsMatch){ q->hook_pid, hook.start_ticks };
                 return 0;
         }
@@ -85,14 +92,14 @@ int pids_resolve_ancestor(const PidsQuery *q, PidsMatch *ret) {
                 if (s.inner_pid != q->inner_pid)
                         continue;
                 if (s.uid != hook.uid)
-                        return PIDS_E_NOT_FOUND; /* init is everybody's ancestor */
+                        return PIDS_E_NOT_FOUND; /* such as init, the ancestor of every process */
                 *ret = (PidsMatch){ pid, s.start_ticks };
                 return 0;
         }
         return PIDS_E_NOT_FOUND;
 }
 
-/* @param q  its ns_inode is what the kernel reports */
+/* @param q  ns_inode is the one that the kernel reports for the hook */
 static int resolve_among_all(const PidsQuery *q, const ProcessStatus *hook, PidsMatch *ret) {
         _cleanup_closedir_ DIR *dir = opendir(q->proc_root);
         if (!dir)
@@ -128,9 +135,9 @@ int pids_resolve(const PidsQuery *q, PidsMatch *ret) {
 }
 
 bool pids_container_of(const char *cgroup, char ret[PIDS_CONTAINER_SIZE]) {
-        ProcContainer c;
-        (void)procfs_parse_cgroup(cgroup, strlen(cgroup), &c); /* what counts is the one name */
-        static_assert(sizeof c.container_id == PIDS_CONTAINER_SIZE, "the same names");
+        CgroupContainer c;
+        (void)cgroup_parse(cgroup, strlen(cgroup), &c); /* false also where only a pod is known */
+        static_assert(sizeof c.container_id == PIDS_CONTAINER_SIZE, "ids have the same size");
         if (c.container_id[0] != '\0')
                 memcpy(ret, c.container_id, PIDS_CONTAINER_SIZE);
         return c.container_id[0] != '\0';

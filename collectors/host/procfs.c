@@ -1,8 +1,15 @@
-/* Reads files of a process, parses them, and opens files below its root directory, which is in its
- * mount namespace and under its user's control. @see proc(5) */
+/* The files of one process in /proc.
+ *
+ * A process is opened once, by its directory, and all its files are read through that descriptor.
+ * The descriptor stays that process's even when its pid is used again, but only for as long as the
+ * process exists, so that procfs_check() is needed after reading. A file that cannot be read has a
+ * reason (procfs_reason()): the process is gone, hidden, a zombie, or the kernel lacks the file.
+ *
+ * The root directory of a process is in its mount namespace and under its user's control: files
+ * below it are opened without leaving it. cgroup.c parses what a cgroup's path tells.
+ * @see proc(5), openat2(2) */
 #include "collectors/host/procfs.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +25,8 @@
 #include "lib/base/redact.h"
 #include "lib/neuron/tree.h"
 
+/* ---- parsers ---- */
+
 static bool parse_char(const char **at, const char *end, char c) {
         if (*at >= end || **at != c)
                 return false;
@@ -25,7 +34,7 @@ static bool parse_char(const char **at, const char *end, char c) {
         return true;
 }
 
-/* The fields behind the command's name, by their number in proc(5). */
+/* Parses the fields behind the command's name, by their numbers in proc(5). */
 static bool parse_stat_fields(const char *at, const char *end, ProcStat *s) {
         uint64_t ppid = 0, flags = 0;
 
@@ -63,7 +72,9 @@ bool procfs_parse_stat(const char *text, size_t n, ProcStat *ret) {
             !parse_char(&at, end, '('))
                 return false;
         open = at;
-        close = memrchr(at, ')', (size_t)(end - at)); /* the name may hold any, numbers follow it */
+        close = memrchr(
+                at, ')',
+                (size_t)(end - at)); /* the name may contain any byte; only numbers follow it */
         if (!close)
                 return false;
         size_t n_comm = MIN((size_t)(close - open), sizeof s.comm - 1);
@@ -89,7 +100,7 @@ static void parse_map_path(const char *at, const char *end, ProcMap *m) {
         }
 }
 
-/* Range, access, offset and device come first. */
+/* A line starts with range, access, offset and device. */
 bool procfs_parse_map(const char *line, size_t n, ProcMap *ret) {
         const char *at = line, *end = line + n;
         ProcMap m = { 0 };
@@ -141,110 +152,7 @@ char **procfs_split(char *data, size_t n, size_t max) {
         return list;
 }
 
-static bool is_hex(const char *s, size_t n) {
-        for (size_t i = 0; i < n; i++)
-                if (!isxdigit((unsigned char)s[i]))
-                        return false;
-        return true;
-}
-
-static bool starts_with(const char *s, size_t n, const char *prefix) {
-        return n >= strlen(prefix) && memcmp(s, prefix, strlen(prefix)) == 0;
-}
-
-static void copy_text(char *to, size_t size, const char *s, size_t n) {
-        n = MIN(n, size - 1);
-        memcpy(to, s, n);
-        to[n] = '\0';
-}
-
-static bool is_name(const char *s, size_t n) {
-        for (size_t i = 0; i < n; i++)
-                if (!isalnum((unsigned char)s[i]) && s[i] != '-' && s[i] != '_')
-                        return false;
-        return n > 0;
-}
-
-typedef struct Component { /* of a path */
-        const char *s;
-        size_t n;
-} Component;
-
-/* `<64 hex>`, `docker-<64 hex>.scope`, `crio-conmon-<64 hex>` …; runc without systemd's driver
- * makes one directory of what it is given for that driver,
- * `kubepods-pod<uid>.slice:cri-containerd:<64 hex>` */
-static void detect_container(ProcContainer *c, Component self, Component parent) {
-        const char *s = self.s;
-        size_t n = self.n;
-
-        if (n > 6 && memcmp(s + n - 6, ".scope", 6) == 0)
-                n -= 6;
-        if (n < 64 || !is_hex(s + n - 64, 64))
-                return;
-        if (n > 64 && (s[n - 65] != '-' || !is_name(s, n - 65)))
-                return;
-        copy_text(c->container_id, sizeof c->container_id, s + n - 64, 64);
-        if (n > 65)
-                copy_text(c->runtime, sizeof c->runtime, s, n - 65);
-        else if ((parent.n == 6 && memcmp(parent.s, "docker", 6) == 0) ||
-                 (is_name(parent.s, parent.n) && parent.s[parent.n] == ':'))
-                copy_text(c->runtime, sizeof c->runtime, parent.s, parent.n);
-}
-
-/* `pod<uid>` (cgroupfs), `kubepods-burstable-pod<uid with _>.slice` (systemd). */
-static void detect_pod(ProcContainer *c, const char *s, size_t n) {
-        const char *at = NULL;
-
-        if (n > 6 && memcmp(s + n - 6, ".slice", 6) == 0)
-                n -= 6;
-        if (starts_with(s, n, "pod"))
-                at = s + 3;
-        else if (starts_with(s, n, "kubepods"))
-                for (size_t i = 0; i + 4 < n; i++)
-                        if (memcmp(s + i, "-pod", 4) == 0)
-                                at = s + i + 4;
-        if (!at)
-                return;
-        n -= (size_t)(at - s);
-        if (n != 36 && !(n == 32 && is_hex(at, n)))
-                return;
-        for (size_t i = 0; i < n; i++)
-                if (!isxdigit((unsigned char)at[i]) && at[i] != '-' && at[i] != '_')
-                        return;
-        copy_text(c->pod_uid, sizeof c->pod_uid, at, n);
-        for (char *p = c->pod_uid; *p != '\0'; p++)
-                if (*p == '_')
-                        *p = '-';
-}
-
-static void parse_component(ProcContainer *c, Component self, Component parent) {
-        const char *s = self.s;
-        size_t n = self.n;
-
-        detect_pod(c, s, n);
-        detect_container(c, self, parent);
-        if (starts_with(s, n, "job_") && is_name(s + 4, n - 4))
-                copy_text(c->slurm_job, sizeof c->slurm_job, s + 4, n - 4);
-        else if (starts_with(s, n, "step_") && c->slurm_job[0] != '\0' && is_name(s + 5, n - 5))
-                copy_text(c->slurm_step, sizeof c->slurm_step, s + 5, n - 5);
-}
-
-bool procfs_parse_cgroup(const char *text, size_t n, ProcContainer *ret) {
-        Component parent = { .s = text }, self = { .s = text };
-
-        *ret = (ProcContainer){ 0 };
-        for (size_t i = 0; i <= n; i++) {
-                if (i < n && text[i] != '/' && text[i] != ':' && text[i] != '\n')
-                        continue;
-                self.n = (size_t)(text + i - self.s);
-                parse_component(ret, self, parent);
-                parent = (Component){ self.s, i < n && text[i] != '\n' ? self.n : 0 };
-                self.s = text + i + 1;
-        }
-        return ret->container_id[0] != '\0' || ret->pod_uid[0] != '\0' || ret->slurm_job[0] != '\0';
-}
-
-/* Files below a process's root directory: in its mount namespace, under its user's control. */
+/* ---- below the root directory of a process ---- */
 
 int procfs_root(const Proc *p) {
         int fd = openat(p->dir_fd, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -294,7 +202,7 @@ const char *procfs_reason(int outcome) {
         }
 }
 
-/* hidepid=2 hides a process as if it were not there; a signal that is not sent still shows it. */
+/* With hidepid=2 a process looks as if it did not exist, but signal 0 still shows it. */
 static int outcome_of_missing(const char *proc_root, pid_t pid) {
         if (strcmp(proc_root, "/proc") == 0 && kill(pid, 0) < 0 && errno == EPERM)
                 return PROCFS_E_HIDDEN;
@@ -401,7 +309,7 @@ bool procfs_is_zombie(const Proc *p) {
         return p->stat.state == 'Z' || p->stat.state == 'X';
 }
 
-/* A file that is not there: of this kernel, of a zombie, or because the process has gone. */
+/* Tells why a file is missing: this kernel lacks it, the process is a zombie, or it is gone. */
 static int classify_missing(const Proc *p, int r) {
         if (r == PROCFS_E_NO_FILE)
                 return procfs_check(p) == PROCFS_E_GONE ? PROCFS_E_GONE : r;

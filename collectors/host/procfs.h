@@ -1,11 +1,11 @@
-/* A careful reader of <proc_root>/PID: everything through one descriptor of the process's
- * directory, bounded, and checked against the start time that the process was named with, so that
- * another process that got the same number is never mixed in. What /proc/PID/root leads to is the
- * process's own and hostile: procfs_root_*(). Parsers are pure. No library: the hook uses this too.
+/* Reads <proc_root>/PID of one process through one descriptor of its directory. Everything is
+ * bounded, and checked against the start time that the process was named with, so that another
+ * process with the same pid is never mixed in. What /proc/PID/root leads to belongs to the process
+ * and is hostile: procfs_root_*(). Parsers are pure. No library: the hook uses this, too.
  *
- * Hazards: cmdline, environ and maps take the process's memory lock; a process can make its reader
- * wait for ever (a page on a hanging file system, userfaultfd). Only SIGKILL ends such a wait: read
- * them in a child that may be killed, and last. stat, status, fd, cgroup do not wait.
+ * Reading cmdline, environ and maps takes the process's memory lock: a process can make its reader
+ * wait for ever (a page on a hanging file system, userfaultfd), and only SIGKILL ends such a wait.
+ * Read them in a child that may be killed, and last. stat, status, fd and cgroup never wait.
  * @see proc(5), openat2(2) */
 #pragma once
 
@@ -19,14 +19,13 @@
 
 /* Outcomes, beside 0 and -errno. */
 enum {
-        PROCFS_E_GONE = 1, /* no such process (any more) */
-        PROCFS_E_REPLACED, /* the pid is another process's now */
-        PROCFS_E_HIDDEN,   /* it is there, and this is not for us to see (hidepid, ptrace access) */
-        PROCFS_E_NO_FILE,  /* the process is there, and this kernel does not have the file */
-        PROCFS_E_ENDED, /* the process is a zombie, which has no memory and what lies in it any more
-                         */
+        PROCFS_E_GONE = 1, /* it does not exist, or no longer */
+        PROCFS_E_REPLACED, /* another process has its pid now */
+        PROCFS_E_HIDDEN,   /* it exists, but may not be read (hidepid, ptrace access) */
+        PROCFS_E_NO_FILE,  /* it exists, but this kernel does not have the file */
+        PROCFS_E_ENDED,    /* it is a zombie, which no longer has memory */
 };
-/** @return a static phrase for people for an outcome or -errno */
+/** @return a phrase for people, static, for an outcome or -errno */
 const char *procfs_reason(int outcome);
 
 #define PROCFS_COMM_SIZE 64    /* the kernel: 16, 64 for kernel workers */
@@ -43,7 +42,7 @@ typedef struct ProcStat {
 
 #define PROCFS_FLAG_KTHREAD 0x00200000U /* PF_KTHREAD, the same since Linux 2.6.27 */
 
-/** A process that was found. */
+/** A process that exists. */
 typedef struct Proc {
         int dir_fd; /* of its directory, O_PATH */
         ProcStat stat;
@@ -56,7 +55,7 @@ int procfs_open(Proc *ret, const char *proc_root, pid_t pid, uint64_t start_tick
 void procfs_close(Proc *p); /* also one that was never opened, when dir_fd is -1 */
 /** @return 0 while it is the same process (a zombie too), GONE, REPLACED, HIDDEN, -errno */
 int procfs_check(const Proc *p);
-/** @return whether it has ended, and is only waited for: environ, cmdline, maps, cwd and root are
+/** @return whether it has ended and waits to be reaped: environ, cmdline, maps, cwd and root are
  * empty */
 bool procfs_is_zombie(const Proc *p);
 
@@ -68,8 +67,8 @@ typedef struct ProcFile {
 /** Appends a file of the process. @param ret_cut  there is more; may be NULL
  * @return 0, GONE, HIDDEN, NO_FILE, ENDED (newer kernels; older ones give an empty file), -errno */
 int procfs_read(const Proc *p, ProcFile file, StrBuf *b, bool *ret_cut);
-/** Reads a link of the process (`exe`, `fd/3`, `ns/pid`) without following it. @return as
- * procfs_read */
+/** Reads a link of the process (`exe`, `fd/3`, `ns/pid`), and does not follow it. @return as
+ * procfs_read() */
 int procfs_link(const Proc *p, const char *name, char buf[static PROCFS_LINK_SIZE]);
 
 /** Adds a path of a process, redacted, as docs/API.md spells paths. */
@@ -90,8 +89,8 @@ void procfs_numbers_done(ProcNumbers *numbers);
 /** Opens the root directory of the process, O_PATH. @return fd, -errno (zombies: -ENOENT) */
 int procfs_root(const Proc *p);
 /** Opens a path as a process with that root directory would (links, absolute and `..` too, stay
- * inside), but only a regular file or a directory, and never by way of a magic link. Nothing else
- * is opened: a device's open has effects, a pipe's waits.
+ * inside), but only a regular file or a directory, and never through a magic link: opening a
+ * device has effects, and opening a pipe waits.
  * @param path  absolute in that root  @param flags  O_RDONLY, or O_PATH, with O_DIRECTORY for a
  * directory  @param ret_st  may be NULL
  * @return fd, -EBADF when it is not of that kind, -ELOOP, -ENOENT, … */
@@ -110,19 +109,6 @@ typedef struct ProcMap {
 
 /** Parses one line of /proc/PID/maps, without its newline. */
 bool procfs_parse_map(const char *line, size_t n, ProcMap *ret);
-
-/** What a cgroup path contains; "" = it does not. */
-typedef struct ProcContainer {
-        char container_id[65]; /* 64 hex digits */
-        char runtime[24];      /* cri-containerd, docker, crio, libpod … as the path spells it */
-        char pod_uid[40];      /* of Kubernetes, with `-`; 32 hex digits for a static pod */
-        char slurm_job[24], slurm_step[24];
-} ProcContainer;
-
-/** Reads /proc/PID/cgroup (v1 and v2). @return whether anything was found
- * @see the cgroup names of kubelet's cgroupfs and systemd drivers, containerd, docker, CRI-O,
- * podman, slurmd */
-bool procfs_parse_cgroup(const char *text, size_t n, ProcContainer *ret);
 
 /** Finds the line `NAME:` of a status file. @return its value's beginning, borrowed, *ret_n bytes
  * without blanks around; NULL */

@@ -21,22 +21,22 @@ enum {
         EXIT_TICK_MSEC = 1,     /* between checks of a part that has closed its pipe */
 };
 
-typedef struct Part {
+typedef struct PoolPart {
         const PoolTask *task; /* NULL: the seat is free */
         pid_t pid;
         int fd; /* its pipe, -1 when it has ended */
         StrBuf line;
         size_t n_bytes;
         int stop; /* negative: what on_line() returned */
-} Part;
+} PoolPart;
 
-typedef struct Run {
+typedef struct PoolRun {
         const ChildPool *pool;
-        Part *parts;
+        PoolPart *parts;
         struct pollfd *polls;
         size_t n_seats, n_running;
         uint64_t end_usec;
-} Run;
+} PoolRun;
 
 /* ---- in the part ---- */
 
@@ -73,27 +73,27 @@ static _Noreturn void run_part(const ChildPool *pool, const PoolTask *task, int 
 
 /* ---- in the caller ---- */
 
-static void release_part(Part *p) {
+static void release_part(PoolPart *p) {
         if (p->fd >= 0)
                 (void)close(p->fd); /* read only */
         strbuf_done(&p->line);
-        *p = (Part){ .fd = -1 };
+        *p = (PoolPart){ .fd = -1 };
 }
 
-static int finish_part(Run *run, Part *p, int result) {
+static int finish_part(PoolRun *run, PoolPart *p, int result) {
         const PoolTask *task = p->task;
         release_part(p);
         run->n_running--;
         return run->pool->on_end(task, result, run->pool->userdata);
 }
 
-static int kill_part(Run *run, Part *p, int result) {
+static int kill_part(PoolRun *run, PoolPart *p, int result) {
         (void)kill(p->pid, SIGKILL); /* ours: not reaped yet, so the number is still its own */
         (void)waitpid(p->pid, NULL, WNOHANG);
         return finish_part(run, p, result);
 }
 
-static int start_part(Run *run, Part *p, const PoolTask *task) {
+static int start_part(PoolRun *run, PoolPart *p, const PoolTask *task) {
         int fds[2];
         if (pipe2(fds, O_CLOEXEC) < 0)
                 return run->pool->on_end(task, -errno, run->pool->userdata);
@@ -107,13 +107,13 @@ static int start_part(Run *run, Part *p, const PoolTask *task) {
                 return run->pool->on_end(task, -error, run->pool->userdata);
         }
         (void)fcntl(fds[0], F_SETFL, O_NONBLOCK); /* cannot fail for a pipe of ours */
-        *p = (Part){ .task = task, .pid = pid, .fd = fds[0] };
+        *p = (PoolPart){ .task = task, .pid = pid, .fd = fds[0] };
         run->n_running++;
         return 0;
 }
 
 /* Sets p->stop. @return 0, -EFBIG, -ENOMEM */
-static int split_lines(Run *run, Part *p, const char *data, size_t n) {
+static int split_lines(PoolRun *run, PoolPart *p, const char *data, size_t n) {
         const ChildPool *pool = run->pool;
         while (n > 0) {
                 const char *newline = memchr(data, '\n', n);
@@ -138,7 +138,7 @@ static int split_lines(Run *run, Part *p, const char *data, size_t n) {
 }
 
 /* Reads once. @return bytes read; 0: the pipe has ended; -EAGAIN; -EFBIG, -ENOMEM; sets p->stop */
-static ssize_t read_part(Run *run, Part *p) {
+static ssize_t read_part(PoolRun *run, PoolPart *p) {
         char data[CHUNK_BYTES];
         ssize_t n;
         do
@@ -153,7 +153,7 @@ static ssize_t read_part(Run *run, Part *p) {
         return r < 0 ? r : n;
 }
 
-static int read_ready(Run *run, Part *p) {
+static int read_ready(PoolRun *run, PoolPart *p) {
         ssize_t n = read_part(run, p);
         if (p->stop < 0)
                 return p->stop;
@@ -166,7 +166,7 @@ static int read_ready(Run *run, Part *p) {
 }
 
 /* Checks whether a part that has closed its pipe is gone. */
-static int reap_part(Run *run, Part *p) {
+static int reap_part(PoolRun *run, PoolPart *p) {
         int status;
         pid_t pid = waitpid(p->pid, &status, WNOHANG);
         if (pid == 0 || (pid < 0 && errno == EINTR))
@@ -178,7 +178,7 @@ static int reap_part(Run *run, Part *p) {
 }
 
 /* Time is over: what it has written counts, as far as it is whole lines. */
-static int time_out_part(Run *run, Part *p) {
+static int time_out_part(PoolRun *run, PoolPart *p) {
         ssize_t n = 1;
         (void)kill(p->pid, SIGKILL);
         while (p->fd >= 0 && n > 0 && p->stop >= 0)
@@ -186,7 +186,7 @@ static int time_out_part(Run *run, Part *p) {
         return p->stop < 0 ? p->stop : kill_part(run, p, -ETIMEDOUT);
 }
 
-static int start_some(Run *run, const PoolTask *tasks, size_t n, size_t *next) {
+static int start_some(PoolRun *run, const PoolTask *tasks, size_t n, size_t *next) {
         for (size_t i = 0; i < run->n_seats && *next < n; i++) {
                 int r = run->parts[i].task ? 0 : start_part(run, &run->parts[i], &tasks[(*next)++]);
                 if (r < 0)
@@ -196,7 +196,7 @@ static int start_some(Run *run, const PoolTask *tasks, size_t n, size_t *next) {
 }
 
 /* Waits until a part writes something, a silent one may have ended, or time is over. */
-static int wait_parts(Run *run, uint64_t now) {
+static int wait_parts(PoolRun *run, uint64_t now) {
         int timeout_msec = (int)MIN((run->end_usec - now) / USEC_PER_MSEC + 1, (uint64_t)INT32_MAX);
         for (size_t i = 0; i < run->n_seats; i++) {
                 run->polls[i] = (struct pollfd){ .fd = run->parts[i].fd, .events = POLLIN };
@@ -206,7 +206,7 @@ static int wait_parts(Run *run, uint64_t now) {
         if (poll(run->polls, run->n_seats, timeout_msec) < 0)
                 return errno == EINTR ? 0 : -errno;
         for (size_t i = 0; i < run->n_seats; i++) {
-                Part *p = &run->parts[i];
+                PoolPart *p = &run->parts[i];
                 int r = 0;
                 if (p->fd >= 0 && run->polls[i].revents != 0)
                         r = read_ready(run, p);
@@ -218,7 +218,7 @@ static int wait_parts(Run *run, uint64_t now) {
         return 0;
 }
 
-static int run_all(Run *run, const PoolTask *tasks, size_t n) {
+static int run_all(PoolRun *run, const PoolTask *tasks, size_t n) {
         size_t next = 0;
         for (;;) {
                 uint64_t now = clock_boottime_usec();
@@ -244,9 +244,9 @@ static int run_all(Run *run, const PoolTask *tasks, size_t n) {
 }
 
 /* After a callback that ended it all: no more callbacks. */
-static void kill_parts(Run *run) {
+static void kill_parts(PoolRun *run) {
         for (size_t i = 0; i < run->n_seats; i++) {
-                Part *p = &run->parts[i];
+                PoolPart *p = &run->parts[i];
                 if (!p->task)
                         continue;
                 (void)kill(p->pid, SIGKILL);
@@ -261,13 +261,13 @@ int child_pool_run(const ChildPool *pool, const PoolTask *tasks, size_t n) {
         if (n == 0)
                 return 0;
         size_t n_seats = MIN(pool->max_at_once, n);
-        _cleanup_free_ Part *parts = calloc(n_seats, sizeof *parts);
+        _cleanup_free_ PoolPart *parts = calloc(n_seats, sizeof *parts);
         _cleanup_free_ struct pollfd *polls = calloc(n_seats, sizeof *polls);
         if (!parts || !polls)
                 return -ENOMEM;
         for (size_t i = 0; i < n_seats; i++)
                 parts[i].fd = -1;
-        Run run = { .pool = pool, .parts = parts, .polls = polls, .n_seats = n_seats };
+        PoolRun run = { .pool = pool, .parts = parts, .polls = polls, .n_seats = n_seats };
         if (__builtin_add_overflow(clock_boottime_usec(), pool->timeout_usec, &run.end_usec))
                 run.end_usec = USEC_INFINITY;
         int r = run_all(&run, tasks, n);

@@ -1,5 +1,8 @@
-/* Where a collector's records and raw files go: whole records only, and never more than was allowed
- * for both together. */
+/* Where the records and raw files of a collector go.
+ *
+ * Records and raw files share max_bytes. A record is written completely, with its newline and in
+ * one write, or not at all, so that a child that is killed leaves complete lines. What a record
+ * contains is the collector's; the supervisor keeps it (snapshot.c, watch.c). */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -10,7 +13,8 @@
 
 enum { RAW_NAME_MAX = 100 };
 
-/* Counts n bytes before they are written, so that a failed write cannot be repeated for ever. */
+/* Counts n bytes before they are written, so that a write that fails cannot be repeated for ever.
+ */
 static int reserve_bytes(CollectOut *out, size_t n) {
         uint64_t used;
         if (__builtin_add_overflow(out->used_bytes, (uint64_t)n, &used) || used > out->max_bytes) {
@@ -30,7 +34,7 @@ static int emit(CollectOut *out, StrBuf *record) {
         r = reserve_bytes(out, record->n + 1);
         if (r < 0)
                 return r;
-        strbuf_add(record, "\n"); /* in the same write: a child that is killed leaves whole lines */
+        strbuf_add(record, "\n"); /* in the same write, as the head of this file says */
         r = strbuf_error(record);
         return r < 0 ? r : fs_write_all(out->fd, record->text, record->n);
 }

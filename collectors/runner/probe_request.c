@@ -1,3 +1,9 @@
+/* The request to a supervisor, as JSON in a sealed memfd.
+ *
+ * A table describes the members; one function writes, one reads, and one frees a request by it.
+ * What is read is hostile, because any process of the agent's user may connect to a supervisor:
+ * every text, number and list is bounded, and the first fault is reported. Which process may send a
+ * request is decided in supervisor.c, what its members mean in the collectors. */
 #include "collectors/runner/probe_request.h"
 
 #include <errno.h>
@@ -23,25 +29,25 @@ static const char *const mode_names[] = { [PROBE_SNAPSHOT] = "snapshot",
                                           [PROBE_SALVAGE] = "salvage",
                                           [PROBE_ROOTS] = "roots" };
 
-/* ---- its members ---- */
+/* ---- the members ---- */
 
-typedef enum FieldType { TEXT, LIST, NUMBER, PID, PID_OR_NONE, UID, ITEMS } FieldType;
+typedef enum RequestFieldType { TEXT, LIST, NUMBER, PID, PID_OR_NONE, UID, ITEMS } RequestFieldType;
 
-typedef struct Field {
+typedef struct RequestField {
         const char *name;
-        FieldType type;
+        RequestFieldType type;
         size_t offset;
-        size_t max;                 /* bytes of a text; strings of a list; items */
-        const char *if_missing;     /* why a request without this text or list is refused */
-        bool may_be_null;           /* a list that is not there is not the empty one */
-        size_t n_offset, item_size; /* items: where their number is */
-        const struct Field *fields; /* of an item */
-} Field;
+        size_t max;                        /* bytes of a text; strings of a list; items */
+        const char *if_missing;            /* why a request without this text or list is refused */
+        bool may_be_null;                  /* NULL is not the same as an empty list */
+        size_t n_offset, item_size;        /* items: where their number is */
+        const struct RequestField *fields; /* of an item */
+} RequestField;
 
 static const char no_roots[] = "the request has no paths of /sys, /dev and /proc";
-static const char no_command[] = "a command of the order has no name or no program";
-static const char no_log[] = "a log of the order has no path";
-static const char no_dump[] = "a dump of the order has no absolute path";
+static const char no_command[] = "a command of the request has no name or no program";
+static const char no_log[] = "a log of the request has no path";
+static const char no_dump[] = "a dump of the request has no absolute path";
 
 /* clang-format off */
 #define FIELD(object, member, field_type, ...) \
@@ -53,18 +59,18 @@ static const char no_dump[] = "a dump of the order has no absolute path";
 #define OF(n_member, item_type, item_fields) .n_offset = offsetof(ProbeRequest, n_member), \
         .item_size = sizeof(item_type), .fields = item_fields
 
-static const Field process_fields[] = {
+static const RequestField process_fields[] = {
         FIELD(CollectProcess, pid, PID),
         FIELD(CollectProcess, start_ticks, NUMBER),
         { .name = NULL },
 };
-static const Field question_fields[] = {
+static const RequestField question_fields[] = {
         FIELD(ProbePidQuery, hook_pid, PID),
         FIELD(ProbePidQuery, inner_pid, PID),
         FIELD(ProbePidQuery, ns_inode, NUMBER),
         { .name = NULL },
 };
-static const Field log_file_fields[] = {
+static const RequestField log_file_fields[] = {
         FIELD(CollectLogFile, path, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_log),
         { .name = "uid", .type = UID, .offset = offsetof(CollectLogFile, owner.uid) },
         FIELD(CollectLogFile, pid, PID_OR_NONE),
@@ -73,19 +79,19 @@ static const Field log_file_fields[] = {
         FIELD(CollectLogFile, inner_pid, PID_OR_NONE),
         { .name = NULL },
 };
-static const Field dump_fields[] = {
+static const RequestField dump_fields[] = {
         FIELD(CollectDump, path, TEXT, .max = PROBE_REQUEST_PATH_MAX, .if_missing = no_dump),
         FIELD(CollectDump, uid, UID),
         { .name = NULL },
 };
-static const Field command_fields[] = {
+static const RequestField command_fields[] = {
         FIELD(CollectCommand, name, TEXT, .max = PROBE_REQUEST_NAME_MAX, .if_missing = no_command),
         FIELD(CollectCommand, run, LIST, .max = PROBE_REQUEST_ARGUMENTS_MAX,
               .if_missing = no_command),
         FIELD(CollectCommand, timeout_usec, NUMBER),
         { .name = NULL },
 };
-static const Field request_fields[] = {
+static const RequestField request_fields[] = {
         REQUEST(document, TEXT, .max = PROBE_REQUEST_NAME_MAX),
         REQUEST(name, TEXT, .max = PROBE_REQUEST_NAME_MAX),
         REQUEST(trigger, TEXT, .max = PROBE_REQUEST_PATH_MAX),
@@ -114,20 +120,20 @@ static const Field request_fields[] = {
 };
 /* clang-format on */
 
-static void *member_of(const void *object, const Field *f) {
+static void *member_of(const void *object, const RequestField *f) {
         return (char *)object + f->offset;
 }
 
-static size_t *number_of_items(const void *object, const Field *f) {
+static size_t *number_of_items(const void *object, const RequestField *f) {
         return (size_t *)(void *)((char *)object + f->n_offset);
 }
 
-static void *item_at(const void *object, const Field *f, size_t i) {
+static void *item_at(const void *object, const RequestField *f, size_t i) {
         return *(char **)member_of(object, f) + i * f->item_size;
 }
 
-static void free_members(void *object, const Field *fields) {
-        for (const Field *f = fields; f->name; f++) {
+static void free_members(void *object, const RequestField *fields) {
+        for (const RequestField *f = fields; f->name; f++) {
                 if (f->type == LIST)
                         strings_free(*(char ***)member_of(object, f));
                 if (f->type == ITEMS)
@@ -152,11 +158,10 @@ void probe_request_clear_commands(ProbeRequest *o) {
 
 /* ---- writing ---- */
 
-static void write_members(StrBuf *b, const void *object, const Field *fields);
+static void write_members(StrBuf *b, const void *object, const RequestField *fields);
 
-/* Texts may have any byte, and JSON has text only: they go as docs/API.md spells paths, and come
- * back the same. */
-static void write_member(StrBuf *b, const void *object, const Field *f) {
+/* Texts may contain any byte, but JSON may not: they are escaped as docs/API.md says for paths. */
+static void write_member(StrBuf *b, const void *object, const RequestField *f) {
         const void *member = member_of(object, f);
         char *const *list;
 
@@ -196,8 +201,8 @@ static void write_member(StrBuf *b, const void *object, const Field *f) {
         }
 }
 
-static void write_members(StrBuf *b, const void *object, const Field *fields) {
-        for (const Field *f = fields; f->name; f++)
+static void write_members(StrBuf *b, const void *object, const RequestField *fields) {
+        for (const RequestField *f = fields; f->name; f++)
                 write_member(b, object, f);
 }
 
@@ -211,64 +216,65 @@ int probe_request_format(const ProbeRequest *o, StrBuf *ret) {
 
 /* ---- reading ---- */
 
-typedef struct Reading {
+/* A request that is being read. */
+typedef struct RequestReading {
         const char *why; /* of the first fault */
         int r;
-} Reading;
+} RequestReading;
 
-static void set_error(Reading *x, int r, const char *why) {
+static void set_error(RequestReading *x, int r, const char *why) {
         if (x->r < 0)
                 return;
         x->r = r;
         x->why = why;
 }
 
-static char *read_value(Reading *x, const json_t *v, size_t max) {
+static char *read_value(RequestReading *x, const json_t *v, size_t max) {
         char *ret = NULL;
         if (!json_is_string(v) || json_string_length(v) != strlen(json_string_value(v)))
-                set_error(x, -EINVAL, "a text of the order is none");
+                set_error(x, -EINVAL, "a text of the request is not a string");
         else if (json_string_length(v) > 4 * max)
-                set_error(x, -EFBIG, "a text of the order is too long");
+                set_error(x, -EFBIG, "a text of the request is too long");
         else if (path_unescape(json_string_value(v), &ret) < 0)
-                set_error(x, -EINVAL, "a text of the order has a byte that is none");
+                set_error(x, -EINVAL, "a text of the request has an invalid escape");
         return ret;
 }
 
-static uint64_t read_number(Reading *x, const json_t *v) {
+static uint64_t read_number(RequestReading *x, const json_t *v) {
         if (!v)
                 return 0;
         if (json_is_integer(v) && json_integer_value(v) >= 0)
                 return (uint64_t)json_integer_value(v);
-        set_error(x, -EINVAL, "a number of the order is none");
+        set_error(x, -EINVAL, "a number of the request is not an unsigned integer");
         return 0;
 }
 
-static pid_t read_pid(Reading *x, const json_t *v, bool may_be_none) {
+static pid_t read_pid(RequestReading *x, const json_t *v, bool may_be_none) {
         uint64_t pid = read_number(x, v);
         if ((pid >= 1 || may_be_none) && pid <= 1 << 22)
                 return (pid_t)pid;
-        set_error(x, -EINVAL, "a process of the order has no possible number");
+        set_error(x, -EINVAL, "a process of the request has no valid pid");
         return 0;
 }
 
-static uid_t read_uid(Reading *x, const json_t *v) {
+static uid_t read_uid(RequestReading *x, const json_t *v) {
         uint64_t uid = read_number(x, v);
         if (!v || uid > UINT32_MAX)
                 set_error(x, -EINVAL, "a file of the request has no owner");
         return (uid_t)uid;
 }
 
-/* @return the array's length, 0 when it is none or too long, which is noted */
-static size_t read_length(Reading *x, const json_t *array, size_t max) {
+/* @return the length of an array; 0, with an error noted, if it is no array or too long */
+static size_t read_length(RequestReading *x, const json_t *array, size_t max) {
         if (array && !json_is_array(array))
-                set_error(x, -EINVAL, "a list of the order is none");
+                set_error(x, -EINVAL, "a list of the request is not an array");
         else if (json_array_size(array) > max)
-                set_error(x, -EFBIG, "a list of the order is too long");
+                set_error(x, -EFBIG, "a list of the request is too long");
         return x->r < 0 ? 0 : json_array_size(array);
 }
 
-/* @param n  0 afterwards where there is no memory, which is noted */
-static void *alloc_items(Reading *x, size_t *n, size_t size) {
+/* @param n  set to 0, with an error noted, when memory is short */
+static void *alloc_items(RequestReading *x, size_t *n, size_t size) {
         void *items = calloc(*n + 1, size);
         if (!items) {
                 set_error(x, -ENOMEM, "no memory");
@@ -277,7 +283,7 @@ static void *alloc_items(Reading *x, size_t *n, size_t size) {
         return items;
 }
 
-static char **read_list(Reading *x, const json_t *array, const Field *f) {
+static char **read_list(RequestReading *x, const json_t *array, const RequestField *f) {
         size_t n = read_length(x, array, f->max);
         char **list = alloc_items(x, &n, sizeof *list);
         for (size_t i = 0; i < n; i++) {
@@ -288,9 +294,11 @@ static char **read_list(Reading *x, const json_t *array, const Field *f) {
         return list;
 }
 
-static void read_members(Reading *x, const json_t *o, const Field *fields, void *object);
+static void read_members(RequestReading *x, const json_t *o, const RequestField *fields,
+                         void *object);
 
-static void read_items(Reading *x, const json_t *array, const Field *f, void *object) {
+static void read_items(RequestReading *x, const json_t *array, const RequestField *f,
+                       void *object) {
         size_t n = read_length(x, array, f->max);
         *(void **)member_of(object, f) = alloc_items(x, &n, f->item_size);
         for (size_t i = 0; i < n; i++) {
@@ -299,7 +307,7 @@ static void read_items(Reading *x, const json_t *array, const Field *f, void *ob
         }
 }
 
-static void read_member(Reading *x, const json_t *v, const Field *f, void *object) {
+static void read_member(RequestReading *x, const json_t *v, const RequestField *f, void *object) {
         void *member = member_of(object, f);
 
         if (!v && f->if_missing)
@@ -329,12 +337,13 @@ static void read_member(Reading *x, const json_t *v, const Field *f, void *objec
         }
 }
 
-static void read_members(Reading *x, const json_t *o, const Field *fields, void *object) {
-        for (const Field *f = fields; f->name; f++)
+static void read_members(RequestReading *x, const json_t *o, const RequestField *fields,
+                         void *object) {
+        for (const RequestField *f = fields; f->name; f++)
                 read_member(x, json_object_get(o, f->name), f, object);
 }
 
-static void read_mode(Reading *x, const json_t *v, ProbeMode *ret) {
+static void read_mode(RequestReading *x, const json_t *v, ProbeMode *ret) {
         int mode = parse_word(json_string_value(v), mode_names, ELEMENTSOF(mode_names));
         if (mode >= 0)
                 *ret = (ProbeMode)mode;
@@ -346,7 +355,7 @@ static bool is_file_name(const char *s) {
         return !s || (*s && *s != '.' && strlen(s) < 100 && !strchr(s, '/'));
 }
 
-static void read_request(Reading *x, const json_t *v, ProbeRequest *o) {
+static void read_request(RequestReading *x, const json_t *v, ProbeRequest *o) {
         const CollectRequest *c = &o->collect;
         read_mode(x, json_object_get(v, "mode"), &o->mode);
         read_members(x, v, request_fields, o);
@@ -354,16 +363,16 @@ static void read_request(Reading *x, const json_t *v, ProbeRequest *o) {
                 if (c->dumps[i].path && c->dumps[i].path[0] != '/')
                         set_error(x, -EINVAL, no_dump);
         if (c->timeout_usec == 0 || c->max_bytes == 0)
-                set_error(x, -EINVAL, "the order has no limits");
+                set_error(x, -EINVAL, "the request has no limits of time and bytes");
         if (!is_file_name(o->document))
-                set_error(x, -EINVAL, "the order's document has no possible name");
+                set_error(x, -EINVAL, "the document of the request has no valid file name");
 }
 
 int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const char **ret_why) {
-        Reading x = { 0 };
+        RequestReading x = { 0 };
         ProbeRequest o = { 0 };
         if (n > PROBE_REQUEST_MAX_BYTES) {
-                *ret_why = "the order is too large";
+                *ret_why = "the request is too large";
                 return -EFBIG;
         }
         json_t *v = json_loadb(data, n, JSON_REJECT_DUPLICATES, NULL);
@@ -425,7 +434,7 @@ int probe_request_read(int fd, ProbeRequest *ret, const char **ret_why) {
 int probe_request_connect(const char *path) {
         struct sockaddr_un a = { .sun_family = AF_UNIX };
         if (strlen(path) >= sizeof a.sun_path)
-                return -ENOENT; /* nobody can listen there */
+                return -ENOENT; /* no socket can have this path */
         strcpy(a.sun_path, path);
         _cleanup_close_ int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)

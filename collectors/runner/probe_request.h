@@ -1,6 +1,6 @@
-/* The request to a supervisor, as JSON: the agent writes it, the supervisor reads it, completes it
- * and writes it again for its children, who read it once more. Everything is bounded. The
- * collectors know only its CollectRequest. */
+/* The request to a supervisor. The agent writes it; the supervisor reads it, adds what it has found
+ * out, and writes it again for its children, which read it once more. A collector gets only the
+ * CollectRequest in it. */
 #pragma once
 
 #include <stddef.h>
@@ -16,10 +16,10 @@
 #define PROBE_REQUEST_PATH_MAX 4096
 
 typedef enum ProbeMode {
-        PROBE_SNAPSHOT, /* each of the collectors once, into snapshot.json (or `document`) */
+        PROBE_SNAPSHOT, /* runs each collector once, for snapshot.json (or `document`) */
         PROBE_AFTER,   /* the same, and what has changed since the snapshot before in this directory
                         */
-        PROBE_WATCH,   /* until the agent goes: the kernel log, and `jobs` every `interval` */
+        PROBE_WATCH,   /* reports until the agent ends: the kernel log, and `jobs` every interval */
         PROBE_SALVAGE, /* a document of what an earlier supervisor has left behind when it was
                           killed */
         PROBE_ROOTS,   /* `roots`: of processes of a container, each a message with a descriptor */
@@ -36,7 +36,7 @@ typedef struct ProbePidQuery {
 typedef struct ProbeRequest {
         CollectRequest collect;
         ProbeMode mode;
-        char **collectors; /* names, NULL-terminated; NULL = all of the table */
+        char **collectors; /* names, NULL-terminated; NULL: all of the table */
         char *document;    /* file name; NULL = snapshot.json, or snapshot-after.json */
         char *name;        /* of the incident; may be NULL */
         char *trigger;     /* a sentence: what caused the snapshot; may be NULL */
@@ -48,30 +48,30 @@ typedef struct ProbeRequest {
 } ProbeRequest;
 
 void probe_request_done(ProbeRequest *o);
-/** Frees its commands, of which it has none then. */
+/** Removes all commands. */
 void probe_request_clear_commands(ProbeRequest *o);
 
-/** Writes it. @return 0, -ENOMEM */
+/** Writes a request as JSON. @return 0, -ENOMEM */
 int probe_request_format(const ProbeRequest *o, StrBuf *ret);
 
-/** Reads one. *ret is untouched but in success; all of it is the caller's.
- * @param ret_why  static: what is wrong with it  @return 0, -EINVAL, -EFBIG, -ENOMEM */
+/** Reads a request. *ret is set on success only, and is the caller's.
+ * @param ret_why  static: the fault  @return 0, -EINVAL, -EFBIG, -ENOMEM */
 int probe_request_parse(const void *data, size_t n, ProbeRequest *ret, const char **ret_why);
 
-/** Reads one that a caller wrote, who is not trusted. As probe_request_parse(); also -EBADF: it is
- * no file, -errno */
+/** Reads a request from a memfd of a caller, who is not trusted. As probe_request_parse(); also
+ * -EBADF: it is no file, -errno */
 int probe_request_read(int fd, ProbeRequest *ret, const char **ret_why);
 
 /** @return a sealed memfd that has the request, the caller's; -errno */
 int probe_request_to_memfd(const ProbeRequest *o);
 /** @return a sealed memfd of the caller's with these bytes, -errno */
 int probe_request_memfd(const void *data, size_t n);
-/** Reads what probe_request_memfd() or a file has, from its beginning whatever its offset. @return
- * 0, -EFBIG, -errno */
+/** Reads all of a memfd or file, whatever its offset. @return 0, -EFBIG, -errno */
 int probe_request_read_fd(int fd, size_t max_bytes, char **ret, size_t *ret_n);
 
-/** Connects to where a supervisor listens. @return a connection that does not block, the caller's;
- * -ENOENT: nobody is there; -errno */
+/** Connects to the collector host. @return a connection that does not block, the caller's; -ENOENT:
+ * no process listens; -errno */
 int probe_request_connect(const char *path);
-/** @param dir_fd  where the supervisor writes, borrowed; -1 = nowhere  @return 0, -EFBIG, -errno */
+/** Sends a request. @param dir_fd  where the supervisor writes, borrowed; -1: it has no directory
+ * @return 0, -EFBIG, -errno */
 int probe_request_send(const ProbeRequest *o, int fd, int dir_fd);

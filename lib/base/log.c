@@ -63,24 +63,24 @@ bool log_enabled(int level) {
         return level <= atomic_load_explicit(&log_max_level, memory_order_relaxed);
 }
 
-typedef struct Line {
+typedef struct LogLine {
         char text[LINE_SIZE];
         size_t n;
-} Line;
+} LogLine;
 
-static void line_add_n(Line *l, const char *s, size_t n) {
+static void line_add_n(LogLine *l, const char *s, size_t n) {
         if (n > sizeof l->text - TAIL_SIZE - l->n)
                 return; /* the sizes above suffice for all that is added; this is a safeguard */
         memcpy(l->text + l->n, s, n);
         l->n += n;
 }
 
-static void line_add(Line *l, const char *s) {
+static void line_add(LogLine *l, const char *s) {
         line_add_n(l, s, strlen(s));
 }
 
 /* Adds text from outside, character by character, up to max_bytes of the line. */
-static void line_add_escaped(Line *l, const char *s, size_t max_bytes, bool json) {
+static void line_add_escaped(LogLine *l, const char *s, size_t max_bytes, bool json) {
         static const char more[] = "…";
         size_t n = strlen(s),
                end = MIN(l->n + max_bytes, sizeof l->text - TAIL_SIZE) - strlen(more);
@@ -113,7 +113,7 @@ typedef struct Entry {
 } Entry;
 
 /* @param json  then the id of the dump is a member of its own */
-static void line_add_message(Line *l, const Entry *e, bool json) {
+static void line_add_message(LogLine *l, const Entry *e, bool json) {
         if (e->dump_id && !json) {
                 line_add_escaped(l, e->dump_id, DUMP_ID_SIZE, false);
                 line_add(l, ": ");
@@ -125,14 +125,14 @@ static void line_add_message(Line *l, const Entry *e, bool json) {
         }
 }
 
-static void line_write(Line *l) {
+static void line_write(LogLine *l) {
         l->text[l->n++] = '\n';
         if (write(STDERR_FILENO, l->text, l->n) < 0)
                 return; /* the error has nowhere to go */
 }
 
 static void log_text(const Entry *e) {
-        Line l = { .n = 0 };
+        LogLine l = { .n = 0 };
 
         line_add(&l, level_words[e->level]);
         line_add(&l, ": ");
@@ -143,7 +143,7 @@ static void log_text(const Entry *e) {
 static void log_json(const Entry *e) {
         char time_text[CLOCK_ISO_SIZE], number[32];
         Clock *clock = clock_system();
-        Line l = { .n = 0 };
+        LogLine l = { .n = 0 };
 
         line_add(&l, "{\"time\":\"");
         line_add(&l, clock_format_iso(time_text, clock->realtime_usec(clock)));
@@ -166,7 +166,7 @@ static void log_json(const Entry *e) {
 
 /* @return whether the journal accepted it */
 static bool log_journal(const Entry *e) {
-        Line message = { .n = 0 };
+        LogLine message = { .n = 0 };
         char priority[32], number[32], dump_id[sizeof "DUMP_ID=" + DUMP_ID_SIZE];
         struct iovec fields[4];
         int n = 0;

@@ -21,10 +21,10 @@
 #include "lib/bundle/frame.h"
 #include "lib/bundle/member_digest.h"
 
-typedef struct Faults {
+typedef struct VerifyFaults {
         VerifyReport *report;
         uint64_t n;
-} Faults;
+} VerifyFaults;
 
 typedef struct SeekTable {
         uint64_t offset; /* of the table in the object: the frames end here */
@@ -42,17 +42,17 @@ typedef struct SeekCursor { /* walks the frames in order */
         uint32_t object_bytes, bytes;   /* its size there and there */
 } SeekCursor;
 
-typedef struct ObjectReader {
+typedef struct PartsReader {
         ByteSource *source; /* borrowed */
         uint64_t offset;
         const json_t *parts;     /* borrowed */
         size_t part;             /* the open one */
         uint64_t part_remaining; /* its bytes still to come */
         Sha256 digest;
-        Faults *faults;
-} ObjectReader;
+        VerifyFaults *faults;
+} PartsReader;
 
-typedef struct TarStream TarStream;
+typedef struct TarReader TarReader;
 
 typedef struct TarStreamState {
         uint64_t bytes;       /* handed out */
@@ -117,22 +117,22 @@ static bool seek_cursor_next(SeekCursor *c) {
 
 /* ---- the object ---- */
 
-static uint64_t part_bytes(const ObjectReader *o) {
+static uint64_t part_bytes(const PartsReader *o) {
         return (uint64_t)json_integer_value(
                 json_object_get(json_array_get(o->parts, o->part), "bytes"));
 }
 
-static void object_reader_init(ObjectReader *o, ByteSource *source, const json_t *parts,
-                               Faults *faults) {
-        *o = (ObjectReader){ .source = source, .parts = parts, .faults = faults };
+static void object_reader_init(PartsReader *o, ByteSource *source, const json_t *parts,
+                               VerifyFaults *faults) {
+        *o = (PartsReader){ .source = source, .parts = parts, .faults = faults };
         sha256_init(&o->digest);
         o->part_remaining = part_bytes(o);
 }
 
-static TarStream *tar_stream_free(TarStream *s);
-static int report_fault(Faults *f, const char *fmt, ...);
+static TarReader *tar_stream_free(TarReader *s);
+static int report_fault(VerifyFaults *f, const char *fmt, ...);
 
-static int close_part(ObjectReader *o) {
+static int close_part(PartsReader *o) {
         uint8_t found[SHA256_SIZE];
         char hex[SHA256_HEX_SIZE];
         sha256_final(&o->digest, found);
@@ -154,7 +154,7 @@ static int close_part(ObjectReader *o) {
 }
 
 /* @param data  read at o->offset */
-static int hash_parts(ObjectReader *o, const uint8_t *data, size_t n) {
+static int hash_parts(PartsReader *o, const uint8_t *data, size_t n) {
         while (n > 0) {
                 size_t n_used = (size_t)MIN((uint64_t)n, o->part_remaining);
                 if (n_used == 0) { /* behind the last part: the size was found wrong before */
@@ -175,7 +175,7 @@ static int hash_parts(ObjectReader *o, const uint8_t *data, size_t n) {
         return 0;
 }
 
-static int object_reader_read(ObjectReader *o, void *data, size_t n, size_t *ret_n) {
+static int object_reader_read(PartsReader *o, void *data, size_t n, size_t *ret_n) {
         n = (size_t)MIN((uint64_t)n, o->source->bytes - o->offset);
         if (n > 0) {
                 int r = o->source->read_at(o->source, data, n, o->offset);
@@ -191,7 +191,7 @@ static int object_reader_read(ObjectReader *o, void *data, size_t n, size_t *ret
         return 0;
 }
 
-static int object_reader_finish(ObjectReader *o) {
+static int object_reader_finish(PartsReader *o) {
         const size_t n_parts = json_array_size(o->parts);
         if (o->part == n_parts)
                 return 0;
@@ -203,9 +203,9 @@ static int object_reader_finish(ObjectReader *o) {
 
 /* ---- the tar stream ---- */
 
-struct TarStream {
-        ObjectReader *object;
-        Faults *faults;
+struct TarReader {
+        PartsReader *object;
+        VerifyFaults *faults;
         FrameDecompressor *zstd;
         bool has_cursor;
         SeekCursor cursor;
@@ -217,14 +217,14 @@ struct TarStream {
         uint8_t in[IN_BYTES], out[OUT_BYTES];
 };
 
-DEFINE_CLEANUP(TarStream, tar_stream_free);
+DEFINE_CLEANUP(TarReader, tar_stream_free);
 
-static int tar_stream_new(TarStream **ret, ObjectReader *object, const SeekTable *table,
-                          Faults *faults) {
-        _cleanup_(tar_stream_freep) TarStream *s = malloc(sizeof *s);
+static int tar_stream_new(TarReader **ret, PartsReader *object, const SeekTable *table,
+                          VerifyFaults *faults) {
+        _cleanup_(tar_stream_freep) TarReader *s = malloc(sizeof *s);
         if (!s)
                 return -ENOMEM;
-        memset(s, 0, offsetof(TarStream, in));
+        memset(s, 0, offsetof(TarReader, in));
         s->object = object;
         s->faults = faults;
         s->has_cursor = table != NULL;
@@ -236,7 +236,7 @@ static int tar_stream_new(TarStream **ret, ObjectReader *object, const SeekTable
         return 0;
 }
 
-static TarStream *tar_stream_free(TarStream *s) {
+static TarReader *tar_stream_free(TarReader *s) {
         if (!s)
                 return NULL;
         frame_decompressor_free(s->zstd);
@@ -245,7 +245,7 @@ static TarStream *tar_stream_free(TarStream *s) {
 }
 
 /* Notes where the last byte lies that is not zero: behind the archive's end there must be none. */
-static void count_output(TarStream *s, size_t n) {
+static void count_output(TarReader *s, size_t n) {
         size_t end = n;
         if (member_digest_is_zero(s->out, n))
                 end = 0;
@@ -256,14 +256,14 @@ static void count_output(TarStream *s, size_t n) {
         s->state.bytes += n;
 }
 
-static int fill_input(TarStream *s) {
+static int fill_input(TarReader *s) {
         if (s->in_used < s->n_in)
                 return 0;
         s->in_used = s->n_in = 0;
         return object_reader_read(s->object, s->in, sizeof s->in, &s->n_in);
 }
 
-static int report_damage(TarStream *s, const char *why) {
+static int report_damage(TarReader *s, const char *why) {
         s->is_damaged = true;
         s->state.n_damaged++;
         if (!s->has_cursor)
@@ -279,7 +279,7 @@ static int report_damage(TarStream *s, const char *why) {
 }
 
 /* @return 0 with a frame open, SEEK_E_END behind the last one */
-static int open_frame(TarStream *s) {
+static int open_frame(TarReader *s) {
         if (s->has_cursor) {
                 if (!seek_cursor_next(&s->cursor))
                         return SEEK_E_END;
@@ -298,7 +298,7 @@ static int open_frame(TarStream *s) {
 
 /* One step of the decoder. @return 0 and what came out; the frame may be over or found damaged then
  */
-static int step_frame(TarStream *s, size_t *ret_n) {
+static int step_frame(TarReader *s, size_t *ret_n) {
         int r = fill_input(s);
         if (r < 0)
                 return r;
@@ -328,7 +328,7 @@ static int step_frame(TarStream *s, size_t *ret_n) {
 }
 
 /* Passes over the rest of a damaged frame; what it held goes out as zeros. */
-static int skip_damaged(TarStream *s, size_t *ret_n) {
+static int skip_damaged(TarReader *s, size_t *ret_n) {
         *ret_n = 0;
         if (!s->has_cursor) {
                 s->in_frame = false;
@@ -353,13 +353,13 @@ static int skip_damaged(TarStream *s, size_t *ret_n) {
 }
 
 /* Without a cursor only the object's end shows that no frame follows. */
-static int object_is_exhausted(TarStream *s, bool *ret) {
+static int object_is_exhausted(TarReader *s, bool *ret) {
         int r = fill_input(s);
         *ret = r == 0 && s->n_in == 0;
         return r;
 }
 
-static int tar_stream_next(TarStream *s, const void **ret, size_t *ret_n) {
+static int tar_stream_next(TarReader *s, const void **ret, size_t *ret_n) {
         size_t n = 0;
         while (n == 0) {
                 int r;
@@ -395,18 +395,18 @@ typedef struct Verify {
         const json_t *manifest, *members; /* borrowed */
         size_t n_members, next;           /* next: the member that the stream should hold now */
         VerifyReport *report;
-        Faults faults;
+        VerifyFaults faults;
         SeekTable table;
         bool has_table;
         SeekCursor frames; /* at the frame of the last member checked */
-        TarStream *stream;
+        TarReader *stream;
         struct archive *archive;
         bool in_headers;
         uint64_t headers_bytes_remaining;
         int error; /* of the stream, which libarchive cannot carry */
 } Verify;
 
-_printf_(2, 3) static int report_fault(Faults *f, const char *fmt, ...) {
+_printf_(2, 3) static int report_fault(VerifyFaults *f, const char *fmt, ...) {
         va_list args;
         f->n++;
         if (!f->report->on_fault)
@@ -775,7 +775,7 @@ static int report_unreached(Verify *v, bool is_complete_stream) {
                             text_of(member_at(v, v->next), "path"), n_unchecked, v->n_members);
 }
 
-static int verify_stream(Verify *v, ObjectReader *object) {
+static int verify_stream(Verify *v, PartsReader *object) {
         int r = tar_stream_new(&v->stream, object, v->has_table ? &v->table : NULL, &v->faults);
         if (r < 0)
                 return r;
@@ -797,7 +797,7 @@ static int verify_stream(Verify *v, ObjectReader *object) {
 }
 
 /* What no frame has claimed, the seek table among it, belongs to a part too. */
-static int drain_object(ObjectReader *object) {
+static int drain_object(PartsReader *object) {
         uint8_t buf[16 * 1024];
         size_t n;
         int r;
@@ -819,7 +819,7 @@ static int verify(Verify *v, ByteSource *source) {
         if (r < 0)
                 return r;
 
-        ObjectReader object;
+        PartsReader object;
         object_reader_init(&object, source, json_object_get(bundle, "parts"), &v->faults);
         r = verify_stream(v, &object);
         return r < 0 ? r : drain_object(&object);

@@ -43,17 +43,17 @@
 #define BURST_MAX 1000
 #define TURN_MAX 64 /* of an endpoint, or of its parent, before others are looked at */
 
-typedef struct Endpoint {
+typedef struct BusEndpoint {
         char address[BUS_ADDRESS_SIZE]; /* "" = free */
         char error[BUS_ERROR_SIZE];     /* why it is not open, or not connected; "" */
         bool listens, was_connected;
         int socket, fd; /* -1 = closed, until due_usec */
         uint64_t due_usec, opened_usec, heard_usec, n_accepted;
         unsigned n_failures; /* since a message was received */
-} Endpoint;
+} BusEndpoint;
 
 typedef struct BusChild {
-        Endpoint endpoints[BUS_ENDPOINTS_MAX];
+        BusEndpoint endpoints[BUS_ENDPOINTS_MAX];
         BusChildState state, sent;
         uint64_t state_usec, ticked_usec, refilled_usec;
         unsigned credit, descriptors_max;
@@ -163,11 +163,11 @@ static void spell(const BusChild *c, const char *address, char ret[BUS_ADDRESS_S
                 (void)snprintf(ret, BUS_ADDRESS_SIZE + 16, "%s", address);
 }
 
-static uint64_t statistic(const Endpoint *e, int which) {
+static uint64_t statistic(const BusEndpoint *e, int which) {
         return e->socket < 0 ? 0 : nn_get_statistic(e->socket, which);
 }
 
-static void close_endpoint(Endpoint *e) {
+static void close_endpoint(BusEndpoint *e) {
         if (e->socket >= 0)
                 (void)nn_close(TAKE_FD(e->socket)); /* fails only for one that is not open */
         e->fd = -1;
@@ -176,7 +176,7 @@ static void close_endpoint(Endpoint *e) {
 }
 
 /* It is made again after 1 to 30 s, each time later; half of that is chance. */
-static void retry_endpoint(Endpoint *e, const char *fault, uint64_t now) {
+static void retry_endpoint(BusEndpoint *e, const char *fault, uint64_t now) {
         uint64_t wait = BACKOFF_MIN_USEC << MIN(e->n_failures, 5U);
         wait = MIN(wait, BACKOFF_MAX_USEC);
         close_endpoint(e);
@@ -185,11 +185,11 @@ static void retry_endpoint(Endpoint *e, const char *fault, uint64_t now) {
         (void)snprintf(e->error, sizeof e->error, "%s: %s", e->address, fault);
 }
 
-static int set_option(const Endpoint *e, int level, int option, int value) {
+static int set_option(const BusEndpoint *e, int level, int option, int value) {
         return nn_setsockopt(e->socket, level, option, &value, sizeof value);
 }
 
-static int open_socket(const BusChild *c, Endpoint *e) {
+static int open_socket(const BusChild *c, BusEndpoint *e) {
         size_t n = sizeof e->fd;
         char address[BUS_ADDRESS_SIZE + 16];
         e->socket = nn_socket(AF_SP_RAW, NN_BUS);
@@ -204,7 +204,7 @@ static int open_socket(const BusChild *c, Endpoint *e) {
         return e->listens ? nn_bind(e->socket, address) : nn_connect(e->socket, address);
 }
 
-static void open_endpoint(const BusChild *c, Endpoint *e, uint64_t now) {
+static void open_endpoint(const BusChild *c, BusEndpoint *e, uint64_t now) {
         if (open_socket(c, e) < 0) {
                 retry_endpoint(e, nn_strerror(nn_errno()), now);
                 return;
@@ -220,7 +220,7 @@ static bool is_flooded(const BusChild *c) {
         return fd < 0 || (unsigned)fd > c->descriptors_max || mallinfo2().uordblks > MEMORY_MAX;
 }
 
-static void check_listener(BusChild *c, Endpoint *e, uint64_t now) {
+static void check_listener(BusChild *c, BusEndpoint *e, uint64_t now) {
         uint64_t n = statistic(e, NN_STAT_ACCEPTED_CONNECTIONS);
         c->is_busy = c->is_busy || n != e->n_accepted;
         e->n_accepted = n;
@@ -233,7 +233,7 @@ static void check_listener(BusChild *c, Endpoint *e, uint64_t now) {
                        e->address);
 }
 
-static void check_dialled(BusChild *c, Endpoint *e, uint64_t now) {
+static void check_dialled(BusChild *c, BusEndpoint *e, uint64_t now) {
         bool is_connected = statistic(e, NN_STAT_CURRENT_CONNECTIONS) > 0;
         c->is_busy = c->is_busy || !is_connected;
         if (is_connected && !e->was_connected) {
@@ -250,7 +250,7 @@ static void check_dialled(BusChild *c, Endpoint *e, uint64_t now) {
                 retry_endpoint(e, "cannot connect", now);
 }
 
-static Endpoint *find_endpoint(BusChild *c, const char *address) {
+static BusEndpoint *find_endpoint(BusChild *c, const char *address) {
         for (size_t i = 0; i < BUS_ENDPOINTS_MAX; i++)
                 if (strcmp(c->endpoints[i].address, address) == 0)
                         return &c->endpoints[i];
@@ -258,15 +258,15 @@ static Endpoint *find_endpoint(BusChild *c, const char *address) {
 }
 
 static void add_endpoint(BusChild *c, const BusAddress *a, uint64_t now) {
-        Endpoint *e = find_endpoint(c, a->text) ? NULL : find_endpoint(c, "");
+        BusEndpoint *e = find_endpoint(c, a->text) ? NULL : find_endpoint(c, "");
         if (!e)
                 return; /* it is open, or there are too many */
-        *e = (Endpoint){ .listens = a->listens, .socket = -1, .fd = -1 };
+        *e = (BusEndpoint){ .listens = a->listens, .socket = -1, .fd = -1 };
         memcpy(e->address, a->text, sizeof e->address);
         open_endpoint(c, e, now);
 }
 
-static bool is_wanted(const BusAddress *wanted, size_t n, const Endpoint *e) {
+static bool is_wanted(const BusAddress *wanted, size_t n, const BusEndpoint *e) {
         for (size_t i = 0; i < n; i++)
                 if (strcmp(wanted[i].text, e->address) == 0)
                         return true;
@@ -274,7 +274,7 @@ static bool is_wanted(const BusAddress *wanted, size_t n, const Endpoint *e) {
 }
 
 static void set_endpoints(BusChild *c, const BusAddress *wanted, size_t n, uint64_t now) {
-        for (Endpoint *e = c->endpoints; e < c->endpoints + BUS_ENDPOINTS_MAX; e++)
+        for (BusEndpoint *e = c->endpoints; e < c->endpoints + BUS_ENDPOINTS_MAX; e++)
                 if (!is_wanted(wanted, n, e)) {
                         close_endpoint(e);
                         e->address[0] = '\0';
@@ -290,7 +290,7 @@ static void count_state(BusChild *c) {
         s->n_bound = s->n_dialled = s->n_connected = 0;
         memset(s->error, 0, sizeof s->error);
         for (size_t i = 0; i < BUS_ENDPOINTS_MAX; i++) {
-                const Endpoint *e = &c->endpoints[i];
+                const BusEndpoint *e = &c->endpoints[i];
                 if (!*e->address)
                         continue;
                 s->n_bound += e->listens && e->socket >= 0;
@@ -317,7 +317,7 @@ static void send_state(BusChild *c, uint64_t now) {
 
 static void send_to_peers(BusChild *c, const void *data, size_t n) {
         for (size_t i = 0; i < BUS_ENDPOINTS_MAX; i++) {
-                Endpoint *e = &c->endpoints[i];
+                BusEndpoint *e = &c->endpoints[i];
                 uint64_t n_connected = statistic(e, NN_STAT_CURRENT_CONNECTIONS);
                 if (n_connected == 0)
                         continue;
@@ -366,7 +366,7 @@ static int read_packets(BusChild *c, uint64_t now) {
 }
 
 /* What came in. nanomsg takes from its connections by turns, so that one that floods only waits. */
-static void read_endpoint(BusChild *c, Endpoint *e, uint64_t now) {
+static void read_endpoint(BusChild *c, BusEndpoint *e, uint64_t now) {
         for (unsigned i = 0; i < TURN_MAX && c->credit > 0; i++) {
                 int n = nn_recv(e->socket, c->packet + 1, BUS_BYTES_MAX, NN_DONTWAIT);
                 if (n < 0)
@@ -388,7 +388,7 @@ static void tick(BusChild *c, uint64_t now) {
         c->ticked_usec = now;
         c->is_busy = false;
         for (size_t i = 0; i < BUS_ENDPOINTS_MAX; i++) {
-                Endpoint *e = &c->endpoints[i];
+                BusEndpoint *e = &c->endpoints[i];
                 if (!*e->address)
                         continue;
                 if (e->socket < 0 && now >= e->due_usec)

@@ -325,7 +325,7 @@ static bool concerns_root(const DirWatch *d, const struct inotify_event *e) {
 /* What is reported of a watched tree: changes by their paths, and each fault once, with its remedy.
  */
 
-typedef enum Fault { FAULT_LIMIT, FAULT_MEMORY, FAULT_DIRECTORY, FAULT_ROOT } Fault;
+typedef enum WatchFault { FAULT_LIMIT, FAULT_MEMORY, FAULT_DIRECTORY, FAULT_ROOT } WatchFault;
 
 static void report_change(DirWatch *d, const WatchNode *node, const char *name, bool is_dir) {
         const char *path = watch_tree_path(node, name, d->path, sizeof d->path);
@@ -334,7 +334,7 @@ static void report_change(DirWatch *d, const WatchNode *node, const char *name, 
                 d->callbacks.on_change(path, is_dir, d->callbacks.userdata);
 }
 
-static void report_fault(DirWatch *d, Fault fault, const char *why, const char *remedy) {
+static void report_fault(DirWatch *d, WatchFault fault, const char *why, const char *remedy) {
         if (d->faults_reported & (1U << fault))
                 return;
         d->faults_reported |= 1U << fault;

@@ -237,7 +237,7 @@ static enum MHD_Result on_query(void *cls, enum MHD_ValueKind kind, const char *
         return MHD_YES;
 }
 
-static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, HttpRequest *request) {
+static enum MHD_Result serve(MhdLoop *m, struct MHD_Connection *connection, MhdRequest *request) {
         HttpResponse response = { .status = MHD_HTTP_INTERNAL_SERVER_ERROR };
         QueryList queries = { .n = 0 };
 
@@ -288,7 +288,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                                   const char *method, const char *version, const char *data,
                                   size_t *n, void **con_cls) {
         Exchange *x = *con_cls;
-        HttpRequest request;
+        MhdRequest request;
 
         (void)version;
         if (!x)
@@ -305,7 +305,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                 return refuse(connection, MHD_HTTP_BAD_REQUEST,
                               "{\"error\": {\"code\": \"bad_request\", \"message\": \"'%00' in the "
                               "URL\"}}\n");
-        request = (HttpRequest){
+        request = (MhdRequest){
                 .method = method, .path = url, .body = x->body, .body_bytes = x->body_bytes
         };
         return serve(cls, connection, &request);

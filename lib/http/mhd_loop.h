@@ -15,14 +15,14 @@ typedef struct HttpQuery {
         const char *name, *value; /* decoded; value may be "" */
 } HttpQuery;
 
-typedef struct HttpRequest {       /* all borrowed for the time of the call */
+typedef struct MhdRequest {        /* all borrowed for the time of the call */
         const char *method, *path; /* path decoded, without the query */
         const char *host;          /* the Host header; NULL: none (HTTP/1.0) */
         const HttpQuery *queries;
         size_t n_queries;
         const void *body;
         size_t body_bytes;
-} HttpRequest;
+} MhdRequest;
 
 typedef struct HttpResponse {
         unsigned status;
@@ -34,7 +34,7 @@ typedef struct HttpResponse {
 
 /** Answers one request; must fill *ret (an out-of-memory answer is a status of 500 without a
  * body). */
-typedef void (*HttpHandler)(const HttpRequest *request, HttpResponse *ret, void *userdata);
+typedef void (*HttpHandler)(const MhdRequest *request, HttpResponse *ret, void *userdata);
 
 /** Serves on a listening stream socket. A connection has half a minute for each request and its
  * response, however often a byte moves.

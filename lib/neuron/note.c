@@ -17,12 +17,12 @@ enum {
 /* What is left out, step by step, until it fits. */
 typedef enum Cut { CUT_NOTHING, CUT_ENVIRONMENT, CUT_EXTRA, CUT_VALUES, N_CUTS } Cut;
 
-typedef struct Writer {
+typedef struct NoteWriter {
         StrBuf *b;
         StrBuf text; /* one value without its secrets */
         size_t value_max;
         bool is_cut;
-} Writer;
+} NoteWriter;
 
 const NoteArgument note_arguments[N_NOTE_ARGUMENTS] = {
         { "neff_name", offsetof(HookNote, neff_name), false },
@@ -61,7 +61,7 @@ void hook_note_done(HookNote *n) {
 
 /* ---- one value ---- */
 
-static const char *clean(Writer *w, const char *value) {
+static const char *clean(NoteWriter *w, const char *value) {
         size_t n = strlen(value);
         if (n > w->value_max) {
                 n = w->value_max;
@@ -77,21 +77,21 @@ static const char *clean(Writer *w, const char *value) {
         return w->text.text;
 }
 
-static void add_value(Writer *w, const char *key, const char *value) {
+static void add_value(NoteWriter *w, const char *key, const char *value) {
         if (value)
                 json_out_string(w->b, key, clean(w, value));
 }
 
 /* As `\xNN` where it is no UTF-8, and then every backslash too: the directory has to be found
  * again. */
-static void add_path(Writer *w, const char *key, const char *value) {
+static void add_path(NoteWriter *w, const char *key, const char *value) {
         if (value)
                 json_out_path(w->b, key, clean(w, value));
 }
 
 /* ---- its parts ---- */
 
-static void add_arguments(Writer *w, const HookNote *n) {
+static void add_arguments(NoteWriter *w, const HookNote *n) {
         json_out_object(w->b, "arguments");
         for (size_t i = 0; i < N_NOTE_ARGUMENTS; i++) {
                 const NoteArgument *a = &note_arguments[i];
@@ -104,7 +104,7 @@ static void add_arguments(Writer *w, const HookNote *n) {
         add_value(w, "error_name", nrt_status_name(n->error_number));
 }
 
-static void add_extra(Writer *w, const HookNote *n) {
+static void add_extra(NoteWriter *w, const HookNote *n) {
         size_t n_shown = MIN(n->n_extra, (size_t)NOTE_EXTRA_MAX);
         w->is_cut = w->is_cut || n_shown < n->n_extra;
         if (n_shown == 0)
@@ -135,7 +135,7 @@ static bool is_first(char *const *environment, size_t i, size_t n_name) {
         return true;
 }
 
-static void add_environment(Writer *w, const HookNote *n, char *const *patterns) {
+static void add_environment(NoteWriter *w, const HookNote *n, char *const *patterns) {
         size_t n_shown = 0;
         json_out_object(w->b, "environment");
         for (size_t i = 0; n->environment && n->environment[i]; i++) {
@@ -158,7 +158,7 @@ static void add_environment(Writer *w, const HookNote *n, char *const *patterns)
         json_out_end_object(w->b);
 }
 
-static void add_job(Writer *w, const JobIdentity *job) {
+static void add_job(NoteWriter *w, const JobIdentity *job) {
         json_out_object(w->b, "job");
         add_value(w, "source", job->source);
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
@@ -174,7 +174,7 @@ static void add_job(Writer *w, const JobIdentity *job) {
         json_out_end_object(w->b);
 }
 
-static void add_hook(Writer *w, const HookNote *n) {
+static void add_hook(NoteWriter *w, const HookNote *n) {
         json_out_object(w->b, "hook");
         json_out_u64(w->b, "pid", n->hook_pid);
         json_out_u64(w->b, "ppid", n->hook_ppid);
@@ -188,9 +188,9 @@ static void add_hook(Writer *w, const HookNote *n) {
 }
 
 static int compose(const HookNote *n, char *const *patterns, Cut cut, StrBuf *ret) {
-        Writer w = { .b = ret,
-                     .value_max = cut >= CUT_VALUES ? VALUE_MAX_SHORT : NOTE_VALUE_MAX,
-                     .is_cut = cut > CUT_NOTHING };
+        NoteWriter w = { .b = ret,
+                         .value_max = cut >= CUT_VALUES ? VALUE_MAX_SHORT : NOTE_VALUE_MAX,
+                         .is_cut = cut > CUT_NOTHING };
         strbuf_clear(ret);
         json_out_object(ret, NULL);
         json_out_string(ret, "schema", NOTE_SCHEMA);

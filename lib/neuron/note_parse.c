@@ -17,14 +17,14 @@ enum {
         FILE_NAME_MAX = 255,
 };
 
-typedef struct Reader {
+typedef struct NoteReader {
         const char *why; /* the first fault; NULL */
         bool no_memory;
         StrBuf text;
         bool is_clean; /* it has no secrets */
-} Reader;
+} NoteReader;
 
-static void refuse(Reader *p, const char *why) {
+static void refuse(NoteReader *p, const char *why) {
         if (!p->why)
                 p->why = why;
 }
@@ -32,7 +32,7 @@ static void refuse(Reader *p, const char *why) {
 /* ---- values ---- */
 
 /* @return a copy without secrets, the caller's; NULL: no memory, or n bytes are too many */
-static char *copy_redacted(Reader *p, const char *s, size_t n) {
+static char *copy_redacted(NoteReader *p, const char *s, size_t n) {
         if (n > TEXT_MAX) {
                 refuse(p, "a value is too long");
                 return NULL;
@@ -49,7 +49,7 @@ static char *copy_redacted(Reader *p, const char *s, size_t n) {
 }
 
 /* A member that is a string; missing and null are NULL. */
-static const char *read_string(Reader *p, json_t *object, const char *key) {
+static const char *read_string(NoteReader *p, json_t *object, const char *key) {
         json_t *v = json_object_get(object, key);
         if (!v || json_is_null(v))
                 return NULL;
@@ -60,12 +60,12 @@ static const char *read_string(Reader *p, json_t *object, const char *key) {
         return json_string_value(v);
 }
 
-static char *read_text(Reader *p, json_t *object, const char *key) {
+static char *read_text(NoteReader *p, json_t *object, const char *key) {
         const char *s = read_string(p, object, key);
         return s ? copy_redacted(p, s, strlen(s)) : NULL;
 }
 
-static char *read_path(Reader *p, json_t *object, const char *key) {
+static char *read_path(NoteReader *p, json_t *object, const char *key) {
         _cleanup_free_ char *spelled = read_text(p, object, key);
         char *path = NULL;
         if (!spelled)
@@ -79,7 +79,7 @@ static char *read_path(Reader *p, json_t *object, const char *key) {
 }
 
 /* @return a number from 0 on; when it is missing, `otherwise` */
-static int64_t read_integer(Reader *p, json_t *object, const char *key, int64_t otherwise) {
+static int64_t read_integer(NoteReader *p, json_t *object, const char *key, int64_t otherwise) {
         json_t *v = json_object_get(object, key);
         if (!v || json_is_null(v))
                 return otherwise;
@@ -90,7 +90,7 @@ static int64_t read_integer(Reader *p, json_t *object, const char *key, int64_t 
         return json_integer_value(v);
 }
 
-static json_t *read_object(Reader *p, json_t *root, const char *key) {
+static json_t *read_object(NoteReader *p, json_t *root, const char *key) {
         json_t *v = json_object_get(root, key);
         if (v && !json_is_object(v))
                 refuse(p, "a member that should be an object is none");
@@ -99,7 +99,7 @@ static json_t *read_object(Reader *p, json_t *root, const char *key) {
 
 /* Into a field of fixed size: printable ASCII without blanks, of a key fewer characters, and not
  * cut, since a part of a key is another key. */
-static void read_word(Reader *p, json_t *object, const JobMember *m, char *buf) {
+static void read_word(NoteReader *p, json_t *object, const JobMember *m, char *buf) {
         _cleanup_free_ char *clean = NULL;
         const char *s = job_member_is_key(m) ? read_string(p, object, m->name)
                                              : (clean = read_text(p, object, m->name));
@@ -118,7 +118,7 @@ static void read_word(Reader *p, json_t *object, const JobMember *m, char *buf) 
 
 /* ---- parts ---- */
 
-static void read_head(Reader *p, json_t *root, HookNote *n) {
+static void read_head(NoteReader *p, json_t *root, HookNote *n) {
         const char *schema = read_string(p, root, "schema"), *id = read_string(p, root, "id");
         if (!schema || strcmp(schema, NOTE_SCHEMA) != 0)
                 refuse(p, "its schema is not " NOTE_SCHEMA);
@@ -130,7 +130,7 @@ static void read_head(Reader *p, json_t *root, HookNote *n) {
         n->written_usec = (uint64_t)read_integer(p, root, "written_usec", 0);
 }
 
-static void read_arguments(Reader *p, json_t *a, HookNote *n) {
+static void read_arguments(NoteReader *p, json_t *a, HookNote *n) {
         for (size_t i = 0; i < N_NOTE_ARGUMENTS; i++) {
                 const NoteArgument *argument = &note_arguments[i];
                 *note_argument(n, argument) =
@@ -140,7 +140,7 @@ static void read_arguments(Reader *p, json_t *a, HookNote *n) {
         n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
 }
 
-static void read_extra(Reader *p, json_t *root, HookNote *n) {
+static void read_extra(NoteReader *p, json_t *root, HookNote *n) {
         json_t *list = json_object_get(root, "unknown");
         if (!list)
                 return;
@@ -168,7 +168,7 @@ static void read_extra(Reader *p, json_t *root, HookNote *n) {
         }
 }
 
-static void read_environment(Reader *p, json_t *root, char *const *patterns, HookNote *n) {
+static void read_environment(NoteReader *p, json_t *root, char *const *patterns, HookNote *n) {
         json_t *object = read_object(p, root, "environment"), *value;
         const char *name;
         size_t n_kept = 0;
@@ -196,7 +196,7 @@ static void read_environment(Reader *p, json_t *root, char *const *patterns, Hoo
         }
 }
 
-static void read_job(Reader *p, json_t *o, JobIdentity *job) {
+static void read_job(NoteReader *p, json_t *o, JobIdentity *job) {
         const char *source = read_string(p, o, "source");
         job->source = job_source_find(source);
         if (source && !job->source)
@@ -211,7 +211,7 @@ static void read_job(Reader *p, json_t *o, JobIdentity *job) {
 }
 
 /* One component that is no dot-file: it will be opened in a directory. */
-static char *read_file_name(Reader *p, json_t *object, const char *key) {
+static char *read_file_name(NoteReader *p, json_t *object, const char *key) {
         char *name = read_text(p, object, key);
         if (name && (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||
                      strlen(name) > FILE_NAME_MAX))
@@ -219,7 +219,7 @@ static char *read_file_name(Reader *p, json_t *object, const char *key) {
         return name;
 }
 
-static void read_note(Reader *p, json_t *root, char *const *patterns, HookNote *n) {
+static void read_note(NoteReader *p, json_t *root, char *const *patterns, HookNote *n) {
         json_t *hook = read_object(p, root, "hook"), *files = read_object(p, root, "files");
         read_head(p, root, n);
         read_arguments(p, read_object(p, root, "arguments"), n);
@@ -237,7 +237,7 @@ static void read_note(Reader *p, json_t *root, char *const *patterns, HookNote *
 static int parse(const void *data, size_t n, char *const *patterns, bool is_clean, HookNote *ret,
                  const char **ret_why) {
         _cleanup_(hook_note_done) HookNote note = { 0 };
-        Reader p = { .is_clean = is_clean };
+        NoteReader p = { .is_clean = is_clean };
         json_error_t error;
         if (n > NOTE_MAX_BYTES || parse_json_exceeds_depth(data, n, DEPTH_MAX)) {
                 *ret_why =

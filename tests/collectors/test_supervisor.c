@@ -716,7 +716,7 @@ static void a_collector_that_does_not_exist_is_refused(void **state) {
         Probe *p = *state;
         request_collectors(p, "sh", NULL);
         run(p);
-        assert_true(has_message(p, "failed the order names a collector that is not there"));
+        assert_true(has_message(p, "failed the request names a collector that does not exist"));
         assert_int_equal(faccessat(p->dir_fd, "out/" SNAPSHOT_FILE, F_OK, 0), -1);
 }
 

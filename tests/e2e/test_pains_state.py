@@ -52,14 +52,21 @@ def half(path):
     os.truncate(path, os.path.getsize(path) // 2)
 
 
+def of_another_build(path):
+    db = sqlite3.connect(path)
+    db.execute("pragma user_version = 4711")
+    db.close()
+
+
 DAMAGES = {"random pages": lambda p: scribble(p, 1),
            "other random pages": lambda p: scribble(p, 2), "cut in half": half,
            "a table is gone": drop_table,
-           "a directory in its place": a_directory}
+           "a directory in its place": a_directory, "another build": of_another_build}
 
 
 def put_aside(a):
-    return [n for n in os.listdir(a.path("state")) if n.startswith("state.db.corrupt-")
+    return [n for n in os.listdir(a.path("state")) if n.startswith(("state.db.corrupt-",
+                                                                         "state.db.other-build-"))
             and not n.endswith(("-wal", "-shm", "-journal"))]
 
 

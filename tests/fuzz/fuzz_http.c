@@ -205,7 +205,7 @@ static char *next_line(char **text) {
         return line;
 }
 
-static void check(const HttpRequest *request, const HttpResponse *response) {
+static void check(const MhdRequest *request, const HttpResponse *response) {
         json_t *v;
 
         if (response->status < 200 || response->status > 599 || !response->body ||
@@ -233,7 +233,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
         _cleanup_free_ char *text = malloc(n + 1);
         char *rest = text, *line, *path;
         HttpQuery queries[QUERIES_MAX];
-        HttpRequest request = { .queries = queries };
+        MhdRequest request = { .queries = queries };
         Api *api[2];
 
         if (!text)

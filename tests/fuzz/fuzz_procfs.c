@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "collectors/host/cgroup.h"
 #include "collectors/host/dpkg.h"
 #include "collectors/host/elf_notes.h"
 #include "collectors/host/pip.h"
@@ -39,8 +40,8 @@ static void try_map(const char *text, size_t n) {
 }
 
 static void try_cgroup(const char *text, size_t n) {
-        ProcContainer c;
-        (void)procfs_parse_cgroup(text, n, &c); /* its answer is in what it found */
+        CgroupContainer c;
+        (void)cgroup_parse(text, n, &c); /* its answer is in what it found */
         check_hex(c.container_id, sizeof c.container_id);
         check(c.container_id[0] == '\0' || strlen(c.container_id) == 64);
         check_hex(c.pod_uid, sizeof c.pod_uid);

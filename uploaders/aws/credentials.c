@@ -190,7 +190,7 @@ static void on_over(void *userdata) {
 static void start_fetch(Credentials *c) {
         char *fault = NULL;
 
-        c->files_version = credentials_files_version(&c->plan);
+        c->files_version = credentials_files_version(c->environment, c->home);
         int r = credentials_fetch_new(&c->fetch,
                                       &(CredentialsFetchOptions){ .event = c->event,
                                                                   .clock = c->clock,
@@ -214,7 +214,7 @@ static bool may_try(const Credentials *c) {
 
 /* A changed file is read at once, however many fetches have failed. */
 static bool have_files_changed(const Credentials *c) {
-        return credentials_files_version(&c->plan) != c->files_version;
+        return credentials_files_version(c->environment, c->home) != c->files_version;
 }
 
 void credentials_tick(Credentials *c) {

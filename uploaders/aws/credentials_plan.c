@@ -1,22 +1,22 @@
-/* The chain of sources: each link decides from the environment and the shared files whether it
- * applies. Nothing is asked over the network here: credentials.c carries the plan out.
+/* The chain of sources, in the order of AWS's SDKs: the environment, a web identity, the profile in
+ * the shared files, the container's endpoint, the instance. Each link decides from the environment
+ * and the shared files (credentials_files.c) whether it applies; the first one that does is the
+ * plan, or a sentence says why it cannot be used. A profile may take its keys from another profile
+ * or another link, and a role to be assumed with them.
  *
- * This file also reads the two shared files; aws_profile.c parses them. */
+ * Nothing is asked over the network here: credentials_fetch.c carries the plan out. */
 #include "uploaders/aws/credentials_plan.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <pwd.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 #include "lib/base/cleanup.h"
 #include "lib/base/parse.h"
-#include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/http/url.h"
 #include "uploaders/aws/aws_environment.h"
@@ -24,155 +24,6 @@
 #include "uploaders/aws/aws_profile.h"
 #include "uploaders/aws/aws_region.h"
 #include "uploaders/aws/credentials_secret.h"
-
-typedef struct CredentialsFile {
-        char *path; /* owned; NULL when there is no home directory */
-        char *text; /* secret memory, which `parsed` points into */
-        int error;  /* 0 = read; -ENOENT … = treated as empty */
-        AwsProfileFile parsed;
-} CredentialsFile;
-
-struct CredentialsFiles {
-        CredentialsFile config, credentials;
-};
-
-/* @return the caller's, NULL when there is none */
-static char *find_home(char *const *environment, const char *home) {
-        struct passwd pw, *found = NULL;
-        char buf[4096];
-
-        if (!home || !*home)
-                home = aws_environment_get(environment, "HOME");
-        if (!home && getpwuid_r(geteuid(), &pw, buf, sizeof buf, &found) == 0 && found)
-                home = found->pw_dir;
-        return home && *home ? strdup(home) : NULL;
-}
-
-/* @param text as the environment spells it, with `~/` for the home; NULL = the usual name below
- *   the home
- * @return the caller's, NULL when there is no home (or no memory) */
-static char *build_path(const char *text, const char *usual, const char *home) {
-        if (text && strncmp(text, "~/", 2) != 0)
-                return strdup(text);
-        if (!home)
-                return NULL;
-        return path_join(home, text ? text + 2 : usual);
-}
-
-static int read_file(CredentialsFile *f, AwsProfileFormat format, char *path /* taken */) {
-        size_t n;
-
-        *f = (CredentialsFile){ .path = path, .error = -ENOENT };
-        if (!path)
-                return 0;
-        f->error = credentials_secret_read(path, AWS_PROFILE_MAX_BYTES, &f->text, &n);
-        if (f->error == 0)
-                f->error = aws_profile_parse(&f->parsed, format, f->text, n);
-        return f->error == -ENOMEM ? -ENOMEM : 0;
-}
-
-static void file_done(CredentialsFile *f) {
-        aws_profile_done(&f->parsed);
-        credentials_secret_free(f->text);
-        free(f->path);
-        *f = (CredentialsFile){ 0 };
-}
-
-static CredentialsFiles *files_free(CredentialsFiles *f) {
-        if (!f)
-                return NULL;
-        file_done(&f->config);
-        file_done(&f->credentials);
-        free(f);
-        return NULL;
-}
-DEFINE_CLEANUP(CredentialsFiles, files_free);
-
-typedef struct FilePaths { /* NULL: no home, no memory */
-        char *config, *credentials;
-} FilePaths;
-
-/* AWS_CONFIG_FILE or ~/.aws/config, and AWS_SHARED_CREDENTIALS_FILE or ~/.aws/credentials */
-static FilePaths build_paths(const CredentialsPlanOptions *o) {
-        _cleanup_free_ char *home = find_home(o->environment, o->home);
-
-        return (FilePaths){
-                .config = build_path(aws_environment_get(o->environment, "AWS_CONFIG_FILE"),
-                                     ".aws/config", home),
-                .credentials = build_path(
-                        aws_environment_get(o->environment, "AWS_SHARED_CREDENTIALS_FILE"),
-                        ".aws/credentials", home),
-        };
-}
-
-/* A file that cannot be read is no failure. */
-static int files_new(CredentialsFiles **ret, const CredentialsPlanOptions *options) {
-        FilePaths paths = build_paths(options);
-        _cleanup_(files_freep) CredentialsFiles *f = calloc(1, sizeof *f);
-
-        if (!f) {
-                free(paths.config);
-                free(paths.credentials);
-                return -ENOMEM;
-        }
-        int r = read_file(&f->config, AWS_PROFILE_CONFIG, paths.config);
-        int q = read_file(&f->credentials, AWS_PROFILE_CREDENTIALS, paths.credentials);
-        if (r < 0 || q < 0)
-                return -ENOMEM;
-        *ret = TAKE_PTR(f);
-        return 0;
-}
-
-/* FNV-1a, number by number */
-static uint64_t hash_file(uint64_t hash, const char *path) {
-        struct stat st;
-
-        if (!path || stat(path, &st) < 0)
-                return hash + 1;
-        const uint64_t values[] = { st.st_dev,
-                                    st.st_ino,
-                                    (uint64_t)st.st_size,
-                                    (uint64_t)st.st_mtim.tv_sec,
-                                    (uint64_t)st.st_mtim.tv_nsec,
-                                    (uint64_t)st.st_ctim.tv_sec,
-                                    (uint64_t)st.st_ctim.tv_nsec };
-        for (size_t i = 0; i < ELEMENTSOF(values); i++)
-                hash = (hash ^ values[i]) * UINT64_C(1099511628211);
-        return hash;
-}
-
-uint64_t credentials_files_version(const CredentialsPlanOptions *options) {
-        FilePaths paths = build_paths(options);
-        uint64_t hash = hash_file(hash_file(UINT64_C(14695981039346656037), paths.config),
-                                  paths.credentials);
-
-        free(paths.config);
-        free(paths.credentials);
-        return hash;
-}
-
-static const char *credentials_files_get(const CredentialsFiles *f, const char *profile,
-                                         const char *key) {
-        const char *value = aws_profile_get(&f->credentials.parsed, profile, key);
-
-        return value ? value : aws_profile_get(&f->config.parsed, profile, key);
-}
-
-static const char *credentials_files_profile(char *const *environment, const char *wanted) {
-        if (wanted && *wanted)
-                return wanted;
-        const char *text = aws_environment_get(environment, "AWS_PROFILE");
-        return text ? text : "default";
-}
-
-static const char *credentials_files_region(const CredentialsFiles *f, char *const *environment,
-                                            const char *profile) {
-        const char *region = aws_environment_get(environment, "AWS_REGION");
-
-        if (!region)
-                region = aws_environment_get(environment, "AWS_DEFAULT_REGION");
-        return region ? region : credentials_files_get(f, profile, "region");
-}
 
 #define CREDENTIALS_SESSION_NAME "neuron-collectd"
 enum { PLAN_E_NOTHING = 1 }; /* this link of the chain does not apply */
@@ -711,7 +562,7 @@ static int plan_chain(Planner *p, bool is_requested, const char *region) {
 int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
                          char **ret_error) {
         CredentialsPlan plan = { 0 };
-        int r = files_new(&plan.files, options);
+        int r = credentials_files_new(&plan.files, options->environment, options->home);
         if (r < 0)
                 return r;
         Planner p = {
@@ -734,8 +585,8 @@ int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *opt
 }
 
 int credentials_plan_region(const CredentialsPlanOptions *options, char **ret) {
-        _cleanup_(files_freep) CredentialsFiles *files = NULL;
-        int r = files_new(&files, options);
+        _cleanup_(credentials_files_freep) CredentialsFiles *files = NULL;
+        int r = credentials_files_new(&files, options->environment, options->home);
         if (r < 0)
                 return r;
         const char *profile = credentials_files_profile(options->environment, options->profile);
@@ -747,7 +598,7 @@ int credentials_plan_region(const CredentialsPlanOptions *options, char **ret) {
 void credentials_plan_done(CredentialsPlan *p) {
         credentials_set_done(&p->keys);
         sts_endpoint_done(&p->sts);
-        files_free(p->files);
+        credentials_files_free(p->files);
         free(p->origin);
         free(p->container_url);
         free(p->searched);

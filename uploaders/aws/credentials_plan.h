@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "uploaders/aws/credentials_files.h"
 #include "uploaders/aws/credentials_secret.h"
 #include "uploaders/aws/sts.h"
 
@@ -22,8 +23,6 @@ typedef struct CredentialsRole { /* borrowed from environment and files */
         const char *external_id;   /* NULL = none */
         unsigned duration_seconds; /* 0 = the service's default */
 } CredentialsRole;
-
-typedef struct CredentialsFiles CredentialsFiles; /* the shared files, parsed */
 
 typedef struct CredentialsPlan {
         CredentialsFiles *files; /* owned; what is borrowed below lies in them or the environment */
@@ -54,9 +53,6 @@ typedef struct CredentialsPlanOptions { /* borrowed until credentials_plan_done(
 int credentials_plan_new(CredentialsPlan *ret, const CredentialsPlanOptions *options,
                          char **ret_error);
 void credentials_plan_done(CredentialsPlan *p);
-
-/** @return another number than before when one of the shared files has changed, come or gone */
-uint64_t credentials_files_version(const CredentialsPlanOptions *options);
 
 /** Reads AWS_REGION, AWS_DEFAULT_REGION or the profile's region. @return 0 and *ret (the caller's,
  *   NULL = none is set); -ENOMEM */

@@ -9,7 +9,6 @@
 #include "lib/http/http.h"
 #include "lib/http/url.h"
 #include "uploaders/aws/aws_environment.h"
-#include "uploaders/aws/credentials.h"
 #include "uploaders/aws/credentials_secret.h"
 
 #define CONNECT_USEC (1 * USEC_PER_SEC)

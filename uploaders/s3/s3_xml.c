@@ -82,7 +82,7 @@ int s3_xml_complete_etag(const char *text, size_t n, char ret[static S3_ETAG_SIZ
 
 /* ── lists: parts of an upload, uploads, objects; one page each ── */
 
-typedef enum FieldType {
+typedef enum XmlFieldType {
         FIELD_BOOL,
         FIELD_UNSIGNED,
         FIELD_NUMBER,
@@ -90,11 +90,11 @@ typedef enum FieldType {
         FIELD_TEXT,
         FIELD_TEXTS, /* one more of an array, whose number follows its pointer */
         FIELD_ETAG,
-} FieldType;
+} XmlFieldType;
 
 typedef struct ListField {
         const char *path;
-        FieldType type;
+        XmlFieldType type;
         size_t offset; /* in the item when it is one of its elements, else in the list */
 } ListField;
 
@@ -127,7 +127,7 @@ static size_t *number_behind(void *items_at) {
         return (void *)((char *)items_at + sizeof(void *));
 }
 
-static int put_field(void *at, FieldType type, const char *text) {
+static int put_field(void *at, XmlFieldType type, const char *text) {
         uint64_t n = 0;
         int r = 0;
         void *next;

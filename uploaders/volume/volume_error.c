@@ -11,13 +11,13 @@
 #include "lib/base/strbuf.h"
 #include "uploaders/uploader.h"
 
-typedef struct Meaning {
+typedef struct ErrorMeaning {
         int error, outcome;
         const char *remedy;
-} Meaning;
+} ErrorMeaning;
 
 /* clang-format off */
-static const Meaning meanings[] = {
+static const ErrorMeaning meanings[] = {
         { ENOSPC,       UPLOAD_E_FULL, "free some space or inodes there" },
         { EDQUOT,       UPLOAD_E_FULL, "free some space there, or raise the quota" },
         { EROFS,        UPLOAD_E_UNREACHABLE, "mount it read-write" },

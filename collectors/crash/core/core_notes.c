@@ -30,16 +30,16 @@ enum {
 };
 #define NOTES_BYTES_MAX (256 * MIB) /* 4,096 threads with the state of AMX have 60 MiB */
 
-typedef struct Reader { /* a window over the core */
+typedef struct CoreNoteReader { /* a window over the core */
         CoreRead read;
         void *userdata;
         uint8_t *window;
         uint64_t offset;
         size_t n;
-} Reader;
+} CoreNoteReader;
 
 /* @return 0, -ENODATA past the core's end, -errno */
-static int read_at(Reader *r, void *data, size_t n, uint64_t offset) {
+static int read_at(CoreNoteReader *r, void *data, size_t n, uint64_t offset) {
         uint64_t end;
         if (__builtin_add_overflow(offset, n, &end) || end > INT64_MAX)
                 return -ENODATA;
@@ -120,7 +120,7 @@ static void set_auxv(CoreNotes *c, const uint8_t *data, size_t n) {
 }
 
 /* NT_FILE: how many, the unit of offsets, then start, end and offset of each, then their names. */
-static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
+static int set_files(CoreNotes *c, CoreNoteReader *r, uint64_t offset, uint64_t n) {
         if (c->mappings || n < 16 || n > CORE_FILES_BYTES_MAX)
                 return 0;
         _cleanup_free_ uint8_t *data = malloc(n + 1);
@@ -151,7 +151,7 @@ static int set_files(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
         return 0;
 }
 
-static int read_note(CoreNotes *c, Reader *r, uint32_t type, uint64_t offset, uint64_t n) {
+static int read_note(CoreNotes *c, CoreNoteReader *r, uint32_t type, uint64_t offset, uint64_t n) {
         uint8_t data[NOTE_BYTES_MAX];
         if (type == NT_FILE)
                 return set_files(c, r, offset, n);
@@ -176,7 +176,7 @@ static uint64_t align4(uint64_t n) {
         return (n + 3) & ~UINT64_C(3);
 }
 
-static int read_notes(CoreNotes *c, Reader *r, uint64_t offset, uint64_t n) {
+static int read_notes(CoreNotes *c, CoreNoteReader *r, uint64_t offset, uint64_t n) {
         uint64_t end;
         if (__builtin_add_overflow(offset, n, &end))
                 return -ENODATA;
@@ -218,7 +218,7 @@ static int add_segment(CoreNotes *c, const Elf64_Phdr *p) {
         return 0;
 }
 
-static int count_headers(Reader *r, const Elf64_Ehdr *e, uint64_t *ret) {
+static int count_headers(CoreNoteReader *r, const Elf64_Ehdr *e, uint64_t *ret) {
         Elf64_Shdr first;
         *ret = e->e_phnum;
         if (e->e_phnum != PN_XNUM || e->e_shoff == 0)
@@ -230,7 +230,8 @@ static int count_headers(Reader *r, const Elf64_Ehdr *e, uint64_t *ret) {
 }
 
 /* @param ret_notes  the header of the notes; p_filesz 0 = none */
-static int read_headers(CoreNotes *c, Reader *r, const Elf64_Ehdr *e, Elf64_Phdr *ret_notes) {
+static int read_headers(CoreNotes *c, CoreNoteReader *r, const Elf64_Ehdr *e,
+                        Elf64_Phdr *ret_notes) {
         uint64_t n, offset = e->e_phoff;
         int error = count_headers(r, e, &n);
         if (error < 0)
@@ -260,7 +261,7 @@ static bool is_core(const Elf64_Ehdr *e) {
                e->e_phentsize == sizeof(Elf64_Phdr);
 }
 
-static int read_core(CoreNotes *c, Reader *r) {
+static int read_core(CoreNotes *c, CoreNoteReader *r) {
         Elf64_Ehdr e;
         int error = read_at(r, &e, sizeof e, 0);
         if (error == -ENODATA || (error == 0 && !is_core(&e)))
@@ -285,7 +286,7 @@ int core_notes_read(CoreNotes *ret, CoreRead read, void *userdata) {
         _cleanup_free_ uint8_t *window = malloc(CHUNK_BYTES);
         if (!window)
                 return -ENOMEM;
-        Reader r = { .read = read, .userdata = userdata, .window = window };
+        CoreNoteReader r = { .read = read, .userdata = userdata, .window = window };
         return read_core(ret, &r);
 }
 

@@ -33,10 +33,10 @@ typedef struct Range { /* of the core, by offset */
         uint64_t n_read; /* of it, so far */
 } Range;
 
-typedef struct Message {
+typedef struct StreamMessage {
         uint64_t offset;
         uint8_t page[PAGE];
-} Message;
+} StreamMessage;
 
 struct CoreStream {
         int fd;
@@ -53,7 +53,7 @@ struct CoreStream {
         Range *ranges; /* by offset, without overlaps */
         size_t n_ranges, next_range;
         uint8_t *kept;
-        Message *messages; /* pages that look like one of abort(3) */
+        StreamMessage *messages; /* pages that look like one of abort(3) */
         size_t n_messages;
 };
 
@@ -302,7 +302,7 @@ static bool is_message(const uint8_t *page) {
 static void keep_messages(CoreStream *s, const uint8_t *data, uint64_t begin, size_t n) {
         for (size_t at = 0; at + PAGE <= n && s->n_messages < MESSAGES_MAX; at += PAGE)
                 if (is_message(data + at)) {
-                        Message *m = &s->messages[s->n_messages++];
+                        StreamMessage *m = &s->messages[s->n_messages++];
                         m->offset = begin + at;
                         memcpy(m->page, data + at, PAGE);
                 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "collectors/host/cgroup.h"
 #include "collectors/host/procfs.h"
 #include "collectors/runner/packet.h"
 #include "collectors/runner/probe_request.h"
@@ -50,9 +51,9 @@ static bool has_path(const char *text, const char *path) {
 /* By the container's id where there is one: paths differ between cgroup namespaces. The root of
  * the tree is everybody's. */
 static bool is_same_container(const char *text, const char *wanted) {
-        ProcContainer ours, theirs;
-        (void)procfs_parse_cgroup(wanted, strlen(wanted), &theirs);
-        (void)procfs_parse_cgroup(text, strlen(text), &ours);
+        CgroupContainer ours, theirs;
+        (void)cgroup_parse(wanted, strlen(wanted), &theirs);
+        (void)cgroup_parse(text, strlen(text), &ours);
         if (theirs.container_id[0] != '\0' || ours.container_id[0] != '\0')
                 return strcmp(ours.container_id, theirs.container_id) == 0;
         return wanted[0] == '/' && wanted[1] != '\0' && has_path(text, wanted);

@@ -40,7 +40,7 @@ static int teardown(void **state) {
 static HttpResponse ask_of(Api *a, const char *method, const char *path, const char *query) {
         _cleanup_free_ char *text = strdup(query ? query : "");
         HttpQuery queries[16];
-        HttpRequest request = { .method = method, .path = path, .queries = queries };
+        MhdRequest request = { .method = method, .path = path, .queries = queries };
         HttpResponse response = { 0 };
         char *save = NULL;
 

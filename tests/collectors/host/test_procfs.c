@@ -1,3 +1,4 @@
+#include "collectors/host/cgroup.h"
 #include "collectors/host/procfs.h"
 
 #include <sched.h>
@@ -64,9 +65,9 @@ static void a_cgroup_names_pod_container_and_job(void **state) {
                 { "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3\n", "", "", "",
                   "4711", "0" },
         };
-        ProcContainer c;
+        CgroupContainer c;
         for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
-                assert_true(procfs_parse_cgroup(cases[i].text, strlen(cases[i].text), &c));
+                assert_true(cgroup_parse(cases[i].text, strlen(cases[i].text), &c));
                 assert_string_equal(c.container_id, cases[i].container);
                 assert_string_equal(c.runtime, cases[i].runtime);
                 assert_string_equal(c.pod_uid, cases[i].pod);
@@ -77,7 +78,7 @@ static void a_cgroup_names_pod_container_and_job(void **state) {
                                             "0::/podabc/kubepods-podx\n",
                                             "0::/docker/" HEX64 "0g\n" };
         for (size_t i = 0; i < ELEMENTSOF(none); i++)
-                assert_false(procfs_parse_cgroup(none[i], strlen(none[i]), &c));
+                assert_false(cgroup_parse(none[i], strlen(none[i]), &c));
 }
 
 static void a_recycled_pid_is_another_process(void **state) {

@@ -1,4 +1,5 @@
 /* The document of a snapshot, and the differences between two looks. */
+#include "collectors/runner/differences.h"
 #include "collectors/runner/document.h"
 
 #include <errno.h>
@@ -111,7 +112,7 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
                               "{\"device\":\"neuron0\",\"directory\":\"stats\","
                               "\"values\":{\"a\":\"9\",\"b\":4,\"same\":\"1\",\"more\":2}}\n"),
                 0);
-        assert_int_equal(document_write_differences(s->fd, "before", "after", "out"), 0);
+        assert_int_equal(differences_write(s->fd, "before", "after", "out"), 0);
         _cleanup_free_ char *text = NULL;
         assert_int_equal(fs_read_file(s->fd, "out", KIB, &text, NULL), 0);
         assert_string_equal(
@@ -125,7 +126,7 @@ static void differences_are_by_path_and_have_a_delta_between_numbers(void **stat
 static void without_a_first_snapshot_everything_is_new(void **state) {
         Scratch *s = *state;
         assert_int_equal(scratch_write(s, "after", "{\"device\":\"d\",\"values\":{\"p\":1}}\n"), 0);
-        assert_int_equal(document_write_differences(s->fd, "missing", "after", "out"), 0);
+        assert_int_equal(differences_write(s->fd, "missing", "after", "out"), 0);
         _cleanup_free_ char *text = NULL;
         assert_int_equal(fs_read_file(s->fd, "out", KIB, &text, NULL), 0);
         assert_string_equal(text, "{\"path\":\"d/p\",\"before\":null,\"after\":1}\n");

@@ -29,7 +29,7 @@ typedef struct Fixture {
         size_t reply_bytes;
 } Fixture;
 
-static void handler(const HttpRequest *request, HttpResponse *ret, void *userdata) {
+static void handler(const MhdRequest *request, HttpResponse *ret, void *userdata) {
         Fixture *f = userdata;
         int n = snprintf(f->seen, sizeof f->seen, "%s %s", request->method, request->path);
 
