@@ -1,11 +1,13 @@
-/* unit_table, path_queue: what is found in them, and what a full queue drops. */
+/* unit_table, path_queue, promised_files: what is found in them, and what a full queue drops. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/harness/unit.h"
 #include <errno.h>
 
 #include "agent/intake/path_queue.h"
+#include "agent/intake/promised_files.h"
 #include "agent/intake/unit_table.h"
 
 static const char *path_of(unsigned k) {
@@ -79,12 +81,29 @@ static void of_too_many_paths_the_newest_of_who_has_most_is_dropped(void **state
         path_queue_done(&q);
 }
 
+static void a_promised_file_is_there_once_until_it_is_removed(void **state) {
+        PromisedFiles p = { 0 };
+        const char *names[] = { "a", "b", "a", "c" };
+        for (size_t i = 0; i < 4; i++)
+                assert_int_equal(promised_files_add(&p, names[i]), 0);
+        assert_int_equal(p.n, 3);
+        promised_files_mark(&p, "b");
+        promised_files_mark(&p, "unknown");
+        for (size_t i = 0; i < p.n; i++)
+                assert_int_equal(p.items[i].is_seen, strcmp(p.items[i].name, "b") == 0);
+        promised_files_remove(&p, "a");
+        promised_files_remove(&p, "a");
+        assert_int_equal(p.n, 2);
+        promised_files_done(&p);
+}
+
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(what_was_put_is_found_with_its_last_value),
                 cmocka_unit_test(different_paths_have_places_of_their_own),
                 cmocka_unit_test(paths_are_popped_in_order_and_once),
                 cmocka_unit_test(of_too_many_paths_the_newest_of_who_has_most_is_dropped),
+                cmocka_unit_test(a_promised_file_is_there_once_until_it_is_removed),
         };
         return cmocka_run_group_tests_name("agent/tables", tests, NULL, NULL);
 }
