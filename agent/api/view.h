@@ -40,7 +40,7 @@ typedef struct ShippingView {
 typedef struct SourceView {
         const char *name, *kind, *path;
         const char *watch;  /* inotify | scan */
-        const char *note;   /* why degraded, pins refused …; NULL */
+        const char *note;   /* why degraded, links refused …; NULL */
         const char *unseen; /* why not all of it could be read or recorded; NULL */
         uint64_t n_watches, n_overflows;
         double last_scan_seconds;

@@ -20,7 +20,7 @@
 #include "lib/neuron/names.h"
 #include "lib/neuron/scan.h"
 
-#define PINS_NAME ".neuron-collectd"
+#define LINKS_NAME ".neuron-collectd"
 #define TRY_TEMPLATE ".neuron-collectd-doctor-XXXXXX"
 #define SYSCTL_BYTES (64 * KIB)
 
@@ -181,7 +181,7 @@ static int try_link(const char *parent) {
 /* The directory for the links may be there already, made by somebody else: then the agent refuses
  * it. */
 static bool is_squatted(SourceCheck *l, const char *parent) {
-        _cleanup_free_ char *path = path_join(parent, PINS_NAME);
+        _cleanup_free_ char *path = path_join(parent, LINKS_NAME);
         char owner[DOCTOR_USER_NAME_SIZE];
         struct stat st;
         uid_t uid = geteuid();

@@ -22,7 +22,7 @@ typedef struct ScanSource { /* all borrowed for the time of a call */
         const char *instance_id; /* this node's */
         bool any_owner; /* accept names of other instances: of links and units of this agent */
         uint64_t max_files, max_bytes; /* of a unit; 0 = no limit */
-        /* A path that stands for the fixed part (tests; a bundle's pins); may be NULL, may be
+        /* A path that stands for the fixed part (tests; a bundle's links); may be NULL, may be
          * `/proc/self/fd/N/.`. It is trusted: opened like any path of ours. */
         const char *root_override;
         /* st_nlink is ignored: for a first scan, which cannot know whose links they are. */
