@@ -92,7 +92,7 @@ static int run(const Collector *collector, ProbeRequest *request, int dir_fd, bo
                            .max_bytes = follows ? UINT64_MAX : request->collect.max_bytes,
                            .raw_prefix = raw_file_prefix(request, prefix) };
         if (!follows && collector->needs_process && request->collect.n_processes == 0) {
-                write_reason("no process is known that it could be about", 0);
+                write_reason("no process is known that the snapshot is about", 0);
                 return CHILD_SKIPPED;
         }
         request->collect.instance_id = request->instance_id;
@@ -123,6 +123,6 @@ int collector_child_main(const CollectorTable *table, const char *name, bool fol
         if (r == 0)
                 r = die_with_parent(parent);
         if (r < 0)
-                return fail("it could not be confined, so nothing was collected", r);
+                return fail("its sandbox could not be entered, so that nothing was collected", r);
         return run(collector, &request, dir_fd, follows);
 }

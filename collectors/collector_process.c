@@ -86,7 +86,8 @@ static void end_by_status(CollectorProcess *p, int status, const char *text) {
         else if (*text || state == SECTION_COMPLETE || state == SECTION_SKIPPED)
                 collector_process_end(p, state, "%s", text);
         else if (state == SECTION_CUT)
-                collector_process_end(p, state, "there was more than snapshot.probe_bytes allow");
+                collector_process_end(p, state,
+                                      "it has more records than snapshot.probe_bytes allows");
         else
                 collector_process_end(p, state, "it ended with exit code %d", code);
 }
@@ -99,12 +100,14 @@ void collector_process_end_by_result(CollectorProcess *p, const ChildResult *res
         (void)snprintf(text, sizeof text, "%s", result->error_text);
         clean_text(text);
         if (!is_kept)
-                collector_process_end(p, SECTION_CUT, "what it wrote could not be kept%s", stuck);
-        else if (result->error == -EFBIG)
-                collector_process_end(p, SECTION_CUT, "it wrote more than snapshot.probe_bytes%s",
+                collector_process_end(p, SECTION_CUT, "its records could not be written to disk%s",
                                       stuck);
+        else if (result->error == -EFBIG)
+                collector_process_end(p, SECTION_CUT,
+                                      "it wrote more than snapshot.probe_bytes allows%s", stuck);
         else if (result->error == -ETIMEDOUT)
-                collector_process_end(p, SECTION_TIMEOUT, "it was killed when its time was over%s",
+                collector_process_end(p, SECTION_TIMEOUT,
+                                      "it timed out (snapshot.probe_timeout) and was killed%s",
                                       stuck);
         else if (result->error < 0 && result->error != -ECHILD)
                 collector_process_end(p, SECTION_FAILED, "no process could be started for it: %s",

@@ -278,7 +278,7 @@ static void start_section(SnapshotRun *s, SnapshotSection *x) {
                        0600);
         if (raw < 0 || x->fd < 0) {
                 collector_process_end(&x->process, SECTION_FAILED,
-                                      "its files could not be made: %s",
+                                      "its files could not be created: %s",
                                       strerror(raw < 0 ? -raw : errno));
                 return;
         }
@@ -377,11 +377,11 @@ static void salvage(SnapshotRun *s) {
                             AT_SYMLINK_NOFOLLOW) == 0)
                         collector_process_end(
                                 &x->process, SECTION_CUT,
-                                "the snapshot was interrupted; this is what had been written "
-                                "until then");
+                                "the snapshot was interrupted; these records were written before");
                 else
-                        collector_process_end(&x->process, SECTION_SKIPPED,
-                                              "the snapshot was interrupted before its turn");
+                        collector_process_end(
+                                &x->process, SECTION_SKIPPED,
+                                "the snapshot was interrupted before this collector ran");
                 adopt_raw_files(s, x);
         }
 }

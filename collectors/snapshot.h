@@ -13,7 +13,7 @@
 
 /** Runs the collectors of a request, or salvages what an earlier supervisor has left, and writes
  * the document. The caller has one thread.
- * @param fd  the connection to the agent: it is told of SNAPSHOT_PUBLIC_FILE
+ * @param fd  the connection to the agent: it gets the message `public`
  * @param dir_fd  where all files are written
  * @return 0, -EWOULDBLOCK: another supervisor kept the directory locked, -errno */
 int snapshot_run(const CollectorTable *table, const ProbeRequest *request, int fd, int dir_fd);

@@ -65,7 +65,7 @@ static int check_holder(const char *state_directory, pid_t pid, const char **ret
         _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         if (fd < 0 || fcntl(fd, F_GETLK, &whole) < 0) {
                 int r = -errno;
-                *ret_why = "the lock of the agent's state directory cannot be examined";
+                *ret_why = "the lock file of the agent's state directory cannot be examined";
                 return r;
         }
         if (whole.l_type != F_UNLCK && pid > 0 && whole.l_pid == pid)
@@ -148,7 +148,7 @@ static int resolve_questions(int fd, ProbeRequest *request) {
         for (size_t i = 0; i < request->n_questions; i++) {
                 const ProbePidQuery *q = &request->questions[i];
                 PidsMatch answer = { 0 };
-                /* On error (hidden, or it died meanwhile) only this process is unknown. */
+                /* On error (it is hidden, or has ended) only this process is unknown. */
                 if (pids_resolve(&(PidsQuery){ request->collect.proc_root, q->hook_pid, q->ns_inode,
                                                q->inner_pid },
                                  &answer) != 0)
@@ -200,8 +200,9 @@ static int serve(const CollectorTable *table, int fd, const char *config_file,
                 return r;
         r = config_file ? config_load_for_probe(&config, config_file, environ) : 0;
         if (r != 0) {
-                *ret_why = "the probe cannot read the agent's configuration, which names the state "
-                           "directory and the commands";
+                *ret_why =
+                        "the collector host cannot read the agent's configuration, which names the "
+                        "state directory and the commands";
                 return r < 0 ? r : -EINVAL;
         }
         if (config)

@@ -29,7 +29,7 @@
 
 #define LINE_MAX_BYTES (PACKET_TEXT_MAX - 64)
 #define RECORDS_MAX 4096 /* of a round of jobs */
-#define MAPPERS_MAX 256  /* of them without a device: anybody can load the runtime */
+#define MAPPERS_MAX 256  /* of them without a device: any user can load the runtime */
 #define REPORT_ALL_USEC (10 * USEC_PER_MINUTE)
 #define RESTART_USEC (30 * USEC_PER_SEC)
 #define INTERVAL_MIN_USEC (100 * USEC_PER_MSEC)

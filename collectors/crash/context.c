@@ -1,3 +1,8 @@
+/* What the caller knows beside the core, which it passes as JSON: lines of the kernel log, how
+ * often this crash was seen, and the job. The child parses it, and members of another form are left
+ * out. The caller is the agent or the command line, but what it passes comes from notes and logs,
+ * and so is hostile: texts are escaped where they are written. Where it comes from is decided by
+ * the caller (crash.h). */
 #include "collectors/crash/context.h"
 
 #include <string.h>

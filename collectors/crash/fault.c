@@ -1,3 +1,12 @@
+/* What happened in the thread that crashed.
+ *
+ * The signal is the first one: where a handler has raised it again, the frame of the handler has
+ * the signal that it was called for. The registers and the code at that point tell which address
+ * was accessed: the instruction is decoded (x86/x86_operand.c), or the register whose value is
+ * nearest to the address is named. What an address points at is decided by the segments of the
+ * core. The message of abort(3) is read from the C library.
+ *
+ * Which conclusion follows is decided in verdict.c; the call chain comes from threads.c. */
 #include "collectors/crash/fault.h"
 
 #include <elf.h>

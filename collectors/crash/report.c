@@ -1,3 +1,11 @@
+/* The report: reads a core with the modules of this folder, and writes what they found, as JSON for
+ * programs and as Markdown for people.
+ *
+ * The order of the work is the order of importance, because what is read of a core and the time are
+ * limited: the crashed thread, Python's stacks, the other threads. The report is published then,
+ * and written a second time with versions and source lines, because reading debug information may
+ * kill this process. Nothing is concluded here: verdict.c has the rules. docs/CRASH-REPORTS.md
+ * describes the report. */
 #include "collectors/crash/report.h"
 
 #include <elf.h>

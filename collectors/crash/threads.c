@@ -1,3 +1,6 @@
+/* The call chains of all threads, equal ones grouped: hundreds of threads wait in few places. The
+ * crashed thread is unwound first, because what is read of a core is limited, and is a group of its
+ * own. unwind.c makes each chain. */
 #include "collectors/crash/threads.h"
 
 #include <errno.h>

@@ -27,7 +27,7 @@ typedef struct DeviceHolder {
 typedef struct DeviceHolders {
         DeviceHolder *holders; /* by pid, ascending */
         size_t n_holders;
-        size_t n_processes, n_hidden; /* hidden: of these processes, not ours to examine */
+        size_t n_processes, n_hidden; /* hidden: of these processes, could not be examined */
         bool is_cut;                  /* there are more than DEVICE_HOLDERS_MAX */
 } DeviceHolders;
 

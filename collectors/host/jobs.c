@@ -140,7 +140,7 @@ static int on_end(const PoolTask *task, int result, void *userdata) {
         JobsRun *run = userdata;
         const char *why = result == 0 ? "it ended while it was inspected"
                           : result == -ETIMEDOUT
-                                  ? "reading it, or one before it, did not end in time"
+                                  ? "reading it, or a process before it, did not end in time"
                                   : strerror(-result);
 
         if (part->n == 0)

@@ -205,7 +205,7 @@ void process_memory_environment(ProcessReport *report) {
                 json_out_u64(&report->b, "left_out", add_variables(report, variables));
                 json_out_bool(&report->b, "cut", is_cut);
                 json_out_string(&report->b, "note",
-                                "as the process was started: what it has set since is not here");
+                                "as the process was started; later changes are not included");
         }
         if (text.text)
                 explicit_bzero(text.text, text.n);

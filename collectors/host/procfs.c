@@ -190,13 +190,13 @@ const char *procfs_reason(int outcome) {
         case PROCFS_E_GONE:
                 return "the process is gone";
         case PROCFS_E_REPLACED:
-                return "the pid is another process's now";
+                return "another process has this pid now";
         case PROCFS_E_HIDDEN:
                 return "not permitted";
         case PROCFS_E_NO_FILE:
                 return "not there on this kernel";
         case PROCFS_E_ENDED:
-                return "the process has ended: a zombie has none";
+                return "the process has ended, and a zombie has no memory";
         default:
                 return strerror(outcome < 0 ? -outcome : outcome);
         }

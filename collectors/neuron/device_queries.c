@@ -1,4 +1,4 @@
-/* What a Neuron device is asked, a record for each answer.
+/* The queries that are sent to a Neuron device, and a record for each answer.
  *
  * A query may hang in the driver. Its name is noted in shared memory before it is sent and cleared
  * after the answer, so that the collector can say what a killed part was waiting for. Which

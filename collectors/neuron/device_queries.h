@@ -1,4 +1,4 @@
-/* What a Neuron device is asked. */
+/* The queries that are sent to a Neuron device. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,9 +26,9 @@ typedef struct DeviceQuery {
         int error;  /* the first failure of writing a record: no query follows */
 } DeviceQuery;
 
-/** Asks what each device is asked. */
+/** Sends the queries about this device. */
 void device_queries_device(DeviceQuery *a);
-/** Asks what one device is asked for the whole node. */
+/** Sends the queries about the whole node, which any device answers. */
 void device_queries_node(DeviceQuery *a);
 /** Writes the record of a query that failed. @param r  as neuron_ioctl_error() has it */
 void device_queries_error(DeviceQuery *a, const char *query, int r);

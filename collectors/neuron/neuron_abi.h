@@ -1,9 +1,9 @@
-/* The commands of the Neuron driver that are sent, in our own declarations: literal command
- * numbers, and structures by their offsets (x86-64 and aarch64). Facts: the driver's sources, which
- * has them from the driver 2.24.7.0 and 2.25.4.0. The driver declares most commands with a
- * pointer's type, so that the size in the number is 8 whatever the structure's, and some directions
- * are wrong: the numbers are what counts. test_neuron_abi.c proves that numbers and offsets were
- * copied well. Commands that nobody but the runtime may send are not here at all. */
+/* The commands that are sent to the Neuron driver, in declarations of our own: literal command
+ * numbers, and structures by their offsets (x86-64 and aarch64). Source: the sources of the drivers
+ * 2.24.7.0 and 2.25.4.0. The driver declares most commands with the type of a pointer, so that the
+ * size in the number is 8 whatever the structure's size is, and some directions are wrong: only the
+ * numbers count. test_neuron_abi.c verifies numbers and offsets. Commands that only the runtime may
+ * send are not declared. */
 #pragma once
 
 #include <assert.h>

@@ -3,9 +3,9 @@
  * It runs three rounds of parts, each part in a process of its own, because sysfs, procfs and the
  * driver may all hang. The first examines the surroundings: the driver's version, and whether a
  * device may be opened (device_access.c). The second opens and queries each device
- * (device_queries.c), the third asks the first device that has answered what is asked once a node.
- * A part notes in shared memory what it waits for; when it is killed, the record of its device says
- * so. This process never opens a device. */
+ * (device_queries.c), the third queries the first device that has answered for what concerns the
+ * whole node. A part notes in shared memory what it waits for; when it is killed, the record of its
+ * device says so. This process never opens a device. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -180,7 +180,7 @@ static void add_detail(const DeviceCollection *c, const PoolTask *task, StrBuf *
         if (result == -ETIMEDOUT && pending_query[0])
                 (void)snprintf(text, sizeof text, "no answer to '%s'", pending_query);
         else if (result == -ETIMEDOUT)
-                (void)snprintf(text, sizeof text, "time was over");
+                (void)snprintf(text, sizeof text, "it did not end in time");
         else if (result == -EPIPE)
                 (void)snprintf(text, sizeof text, "the process that requested it crashed at '%s'",
                                pending_query);

@@ -5,7 +5,7 @@
  * drivers that have it: an old driver may take an unknown number for another command. Every command
  * of the table only reads. neuron_abi.h has the numbers and structures.
  *
- * Whether a device may be opened at all is decided in device_access.c; what a device is asked is in
+ * Whether a device may be opened at all is decided in device_access.c; the queries are in
  * device_queries.c. */
 #include "collectors/neuron/neuron_ioctl.h"
 
@@ -112,7 +112,7 @@ void neuron_ioctl_error(char *text, size_t size, int r) {
                 (void)snprintf(text, size, "not requested: this driver does not have it");
         else if (r == -ECANCELED)
                 (void)snprintf(text, size,
-                               "not opened: no process uses a device any more, and "
+                               "not opened: no process uses a device now, and "
                                "opening one could reset the server's election");
         else
                 (void)snprintf(text, size, "%s: %s", name ? name : "error",

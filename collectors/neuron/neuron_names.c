@@ -1,5 +1,5 @@
 /* The names of Neuron devices, neuron0 … neuron63, as device nodes and directories of sysfs have
- * them. A name with a leading zero or a larger number is none of a device. Nothing here opens a
+ * them. A name with a leading zero or a larger number names no device. Nothing here opens a
  * device. */
 #include "collectors/neuron/neuron_names.h"
 

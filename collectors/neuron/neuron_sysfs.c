@@ -172,9 +172,9 @@ static void add_result(StrBuf *b, const SysfsProgress *p, int result) {
                sizeof reading - 1); /* NUL-terminated, whatever the part has written */
         memcpy(cut, p->cut, sizeof cut - 1);
         if (result == -ETIMEDOUT && reading[0])
-                strbuf_addf(&detail, "no answer when '%s' was read", reading);
+                strbuf_addf(&detail, "reading '%s' did not return", reading);
         else if (result == -ETIMEDOUT)
-                strbuf_add(&detail, "time was over");
+                strbuf_add(&detail, "it did not end in time");
         else if (result == -EPIPE)
                 strbuf_add(&detail, "the process that read it crashed");
         else if (result == -EFBIG)

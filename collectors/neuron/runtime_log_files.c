@@ -91,9 +91,9 @@ static int check_path(LogCheck *d) {
         if (path[0] != '/' || strlen(path) >= PATH_BYTES_MAX)
                 return refuse(d, -EINVAL, "not an absolute path");
         if (path[1] == '\0' || !unit_path_is_clean(path + 1))
-                return refuse(d, -EINVAL, "not a path without `.`, `..` and `//`");
+                return refuse(d, -EINVAL, "it is `/`, or a path with `.`, `..` or `//`");
         if (path_is_below(path, d->request->proc_root))
-                return refuse(d, -EPERM, "files of /proc are no logs");
+                return refuse(d, -EPERM, "files of /proc are not read as logs");
         return 0;
 }
 
@@ -137,22 +137,22 @@ static int open_by_path(LogCheck *d) {
 
 static int check_owner(LogCheck *d, int fd, const struct stat *st) {
         bool belongs_to_sender = st->st_uid == d->f->owner.uid;
-        bool may_everybody =
+        bool everybody_may =
                 d->is_public && st->st_mode & S_IROTH && (belongs_to_sender || st->st_uid == 0);
         if (!S_ISREG(st->st_mode))
                 return refuse(d, -EBADF, "not a regular file");
         if (st->st_nlink != 1)
-                return refuse(d, -EMLINK, "it has another name, too, or none any more");
+                return refuse(d, -EMLINK, "it has another name, or was removed");
         if (is_kernel_file(fd))
-                return refuse(d, -EPERM, "files of the kernel are no logs");
-        if (d->mount_ns == MOUNT_NS_UNKNOWN && !may_everybody)
+                return refuse(d, -EPERM, "files of the kernel are not read as logs");
+        if (d->mount_ns == MOUNT_NS_UNKNOWN && !everybody_may)
+                return refuse(
+                        d, -EPERM,
+                        "its process is not known or has ended, and not every user may read it");
+        if (!belongs_to_sender && !everybody_may)
                 return refuse(d, -EPERM,
-                              "its process is not known or has ended, and not everybody may read "
-                              "this file");
-        if (!belongs_to_sender && !may_everybody)
-                return refuse(d, -EPERM,
-                              "it belongs to another user than who named it, and is not one of "
-                              "root's that everybody may read");
+                              "it belongs to another user than the one who named it, and is not a "
+                              "file of root that every user may read");
         return 0;
 }
 
@@ -167,7 +167,7 @@ static int open_checked(LogCheck *d, struct stat *ret_st) {
                         ? procfs_root_open(d->root_fd, d->f->path, O_PATH, ret_st)
                         : open_by_path(d);
         if (path_fd == -ELOOP)
-                return refuse(d, path_fd, "a symlink is in the way, and none is followed");
+                return refuse(d, path_fd, "its path has a symlink, and symlinks are not followed");
         if (path_fd == -EBADF)
                 return refuse(d, path_fd, "not a regular file");
         if (path_fd < 0)
@@ -260,13 +260,15 @@ int runtime_log_files_open_in_dump(const RuntimeLogFile *log, struct stat *ret_s
         struct stat dir;
         if (fd < 0)
                 *ret_why = fd == -EBADF   ? "not a regular file"
-                           : fd == -ELOOP ? "a symlink, and none is followed"
+                           : fd == -ELOOP ? "a symlink, and symlinks are not followed"
                                           : strerror(-fd);
         else if (ret_st->st_uid != log->dump->uid &&
                  (fstat(dir_fd, &dir) < 0 || ret_st->st_uid != dir.st_uid))
-                *ret_why = "it belongs neither to who named the dump nor to its directory's owner";
+                *ret_why =
+                        "it belongs neither to the user who named the dump nor to the owner of its "
+                        "directory";
         else if (is_kernel_file(fd))
-                *ret_why = "files of the kernel are no logs";
+                *ret_why = "files of the kernel are not read as logs";
         else
                 return TAKE_FD(fd);
         return fd < 0 ? fd : -EPERM;

@@ -1,3 +1,7 @@
+/* The memory of a process as its core has it, by address. Pages that were read are kept in a cache
+ * in which each address has one place, and the number of bytes read is limited, so that a core that
+ * leads in circles costs no more than another. core_notes.c knows the segments; how bytes of the
+ * core are read is the caller's (CoreRead). */
 #include "collectors/crash/core/core_memory.h"
 
 #include <errno.h>

@@ -1,3 +1,10 @@
+/* A core that can be read only once: compressed, or from a pipe.
+ *
+ * The headers and notes come first, and tell which ranges of the core a report will need. While the
+ * rest passes, these ranges are kept in memory, the stack of the crashed thread before those of the
+ * others, within fixed limits; pages that look like a message of abort(3) are kept, too. Afterwards
+ * the stream is read like a file of which only those ranges exist. What has ended the stream early
+ * is kept as a sentence. */
 #include "collectors/crash/core/core_stream.h"
 
 #include <elf.h>

@@ -1,3 +1,10 @@
+/* Opens the files that a report's child requests.
+ *
+ * The child has read a hostile core and is not trusted. A request names a path and a build id, and
+ * is answered with a descriptor, if the path is clean, the file is code, debug information or a
+ * list of a package manager, it lies beneath one of the roots, and the owner of the core could read
+ * it. Roots are searched in their order; a file from a root that is not the process's own counts
+ * only by its build id, which the child compares. Which roots there are is decided in roots.c. */
 #include "collectors/crash/origin/files.h"
 
 #include <elf.h>

@@ -1,3 +1,8 @@
+/* The roots where the files of one report are searched: of a process that still runs in the same
+ * container, read here or by a supervisor that may see it, and of the layers of images that
+ * containerd and Podman keep on the node. A root that cannot be shown to be the process's own is
+ * marked as a layer, so that its files count only by build id. What is opened beneath a root is
+ * decided in files.c. */
 #include "collectors/crash/origin/roots.h"
 
 #include <dirent.h>

@@ -1,3 +1,10 @@
+/* Which package a program or library belongs to, and of which version it is.
+ *
+ * The note in the file counts first (`.note.package`); then, root by root, the lists of Python's
+ * packages for files in site-packages, and the lists of dpkg for files in directories of packages.
+ * A file in one root is never explained by a list of another. The lists of dpkg whose names
+ * resemble a file's are read before all others. Lists are hostile, and large: bytes and time are
+ * limited, and what was found until then is kept. files.c opens the lists. */
 #include "collectors/crash/origin/versions.h"
 
 #include <ctype.h>

@@ -1,3 +1,8 @@
+/* The memory operand of an x86-64 instruction.
+ *
+ * It decodes only as much as the question needs: prefixes, REX or VEX, whether the opcode has a
+ * ModRM byte, and base, index and displacement. An instruction that it does not understand has no
+ * operand; fault.c then guesses from the registers. @see Intel SDM, volume 2, chapter 2 */
 #include "collectors/crash/x86/x86_operand.h"
 
 #include <string.h>
