@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """No circle between folders: neither of includes, nor of symbols between the object files of a
 build. And none between the files of a folder: of two files one may use the other, and what both need
-is in a third, or comes by a callback. tests/checks/known_circles.txt has those that are still there,
-the files of one a line; nothing is added to it. usage: check_circles.py [ROOT [BUILD]]"""
+is in a third, or comes by a callback. usage: check_circles.py [ROOT [BUILD]]"""
 import os
 import subprocess
 import sys
@@ -77,44 +76,28 @@ def file_edges(defined, used):
     return edges
 
 
-def faults_inside(root, edges):
-    """A part of a known circle is known."""
-    circles = tree.circles(edges)
-    known = [set(line.split()) for line in tree.known(root, "known_circles.txt")]
-    found = []
-    for component in circles:
-        files = {name + ".c" for name in component}
-        if not any(files <= line for line in known):
-            found.append("circle of " + ", ".join(sorted(files)) + ": let one of two files use the "
-                         "other, and move what both need into a third, or pass a callback")
-            found += [f"  {edges[a][b]}" for a in component for b in component
-                      if b in edges.get(a, ())]
-    for line in known:
-        if not any({name + ".c" for name in c} == line for c in circles):
-            print("# the circle of " + ", ".join(sorted(line)) + " is smaller, or gone: correct its "
-                  "line in tests/checks/known_circles.txt")
-    return found
-
-
-def faults(edges):
+def faults(edges, remedy, ending=""):
     found = []
     for component in tree.circles(edges):
-        found.append("circle of " + ", ".join(component) + ": connect them in a folder above by "
-                     "callbacks, or move what both need below both")
+        found.append("circle of " + ", ".join(name + ending for name in component) + ": " + remedy)
         found += [f"  {edges[a][b]}" for a in component for b in component if b in edges.get(a, ())]
     return found
+
+
+OF_FOLDERS = "connect them in a folder above by callbacks, or move what both need below both"
+OF_FILES = "let one of two files use the other, and move what both need into a third, or pass a callback"
 
 
 def main():
     root = tree.root_of_arguments()
     build = sys.argv[2] if len(sys.argv) > 2 else os.environ.get("builddir", ".")
-    results = [("no circle of includes between folders", faults(include_edges(root)))]
+    results = [("no circle of includes between folders", faults(include_edges(root), OF_FOLDERS))]
     defined, used, clashes = symbols(root, build)
     if defined:
         results.append(("no circle of symbols between folders",
-                        faults(symbol_edges(defined, used))))
+                        faults(symbol_edges(defined, used), OF_FOLDERS)))
         results.append(("no circle of symbols between the files of a folder",
-                        faults_inside(root, file_edges(defined, used))))
+                        faults(file_edges(defined, used), OF_FILES, ".c")))
         results.append(("no symbol is defined twice", clashes))
     tree.report(results)
 

@@ -39,16 +39,6 @@ def read(root, name):
         return file.read()
 
 
-def known(root, name):
-    """The lines of a list of known exceptions in tests/checks, without comments; empty when there is
-    no list."""
-    path = os.path.join(root, "tests", "checks", name)
-    if not os.path.exists(path):
-        return set()
-    with open(path, encoding="utf-8") as file:
-        return {line.strip() for line in file if line.strip() and not line.startswith("#")}
-
-
 def without_comments(text):
     """The text with each comment replaced by its line ends; strings stay."""
     return LITERAL_OR_COMMENT.sub(

@@ -233,11 +233,6 @@ def circles_inside():
                and "# circle of agent/store/row.c, agent/store/store.c: " in done.stdout
                and "agent/store/row.c uses store_a of agent/store/store.c" in done.stdout,
                "files of a folder that use each other are found", done)
-        tree.write("tests/checks/known_circles.txt",
-                   "agent/store/row.c agent/store/store.c agent/store/third.c\n")
-        passes(tree, "circles", "unless their circle is a known one, or a part of it", build)
-        done = tree.run("circles", build)
-        result("is smaller, or gone" in done.stdout, "a known circle that has shrunk is named", done)
 
 
 def tags():
@@ -248,11 +243,6 @@ def tags():
         where = tree.plant("uploaders/volume/volume.c", "typedef enum Part { A } Part;")
         finds(tree, "tags", where, "Part is defined in lib/http/url.c",
               "a tag that is defined twice is found")
-        tree.write("tests/checks/known_tags.txt", "# comment\nPart\nOnce\n")
-        passes(tree, "tags", "unless it is a known one")
-        done = tree.run("tags")
-        result("Once is defined once: delete its line" in done.stdout,
-               "a known tag that is defined once is named", done)
 
 
 def layout():
