@@ -1,6 +1,6 @@
 /* What one incident consists of, and its state. Private to agent/incidents, whose files all work on
- * this struct: a group of its fields names the file that writes them, and the others only read
- * them. */
+ * this struct: each group of its fields names the files that write them; the others only read them.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -87,13 +87,15 @@ typedef struct Incident {
         ListLink link; /* Incidents.incidents, oldest first */
         char name[INCIDENT_NAME_SIZE];
 
-        /* Why and when it started: incidents.c, or incident_directory.c from incident.json. */
+        /* Why and when it started: incidents.c and incident_list.c, or incident_directory.c from
+         * incident.json. */
         Owner by;      /* who caused it */
         char *trigger; /* a sentence */
         IncidentCause cause;
         uint64_t begun_usec, begun_boot_usec;
 
-        /* What belongs to it: the functions below. */
+        /* What belongs to it: the functions below, and incidents.c. incident_request.c sets the
+         * processes that the supervisor finds, and marks what a request has named. */
         IncidentTexts notes;        /* ids */
         IncidentTexts events, jobs; /* records, JSON */
         IncidentUnit *units;
@@ -105,7 +107,8 @@ typedef struct Incident {
         size_t n_log_files;
         bool has_report; /* of a crash: it is delivered even without a snapshot */
 
-        /* Its state and its requests: incident_machine.c and incident_request.c. */
+        /* Its state and its requests: incident_machine.c and incident_request.c; incident_list.c
+         * when it resumes an incident. */
         IncidentState state; /* incident_set_state() */
         sd_event_source *timer;
         SupervisorClient *supervisor; /* that works on a request; NULL: none */
@@ -120,7 +123,7 @@ typedef struct Incident {
                                        0 = no note waits for one */
         uint64_t ended_boot_usec;   /* 0 = not yet, or by an earlier agent */
 
-        /* Its directory: incident_directory.c and incident_list.c. */
+        /* Its directory: incident_directory.c, incident_list.c, incident_machine.c (bytes). */
         char *directory;
         int dir_fd;         /* -1: closed, see incident_directory_open() */
         int public_fd;      /* a memfd with public.json; -1: none, or the incident has ended */
