@@ -1,5 +1,5 @@
 /* Finds the users that write to a volume, and advises what to set when agents of several users
- * share it, or when any user may write to it. Printing is left to cmd_doctor.c. */
+ * share it, or when any user may write to it. Reporting is left to doctor_destinations.c. */
 #pragma once
 
 #include <stddef.h>
