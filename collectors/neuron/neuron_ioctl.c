@@ -112,7 +112,7 @@ void neuron_ioctl_error(char *text, size_t size, int r) {
                 (void)snprintf(text, size, "not requested: this driver does not have it");
         else if (r == -ECANCELED)
                 (void)snprintf(text, size,
-                               "not opened: no process uses a device now, and "
+                               "not opened: no process uses a device any more, and "
                                "opening one could reset the server's election");
         else
                 (void)snprintf(text, size, "%s: %s", name ? name : "error",
