@@ -270,11 +270,12 @@ def a_note_in_the_mailbox_is_read_before_the_first_delivery_of_a_start():
         names = {"date_time": f"20260527-0512{10 + i}", "cluster_id": f"{i + 1:016x}"}
         assert job.hook(0, job.dump(0, size=1 << 13, **names), **names).wait() == 0
     a.start()
-    a.wait_delivered(20)
     for where in ("out", "second"):
-        failures = [m["failure"] for _, m in a.manifests(a.path(where))
+        def failures(where=where):
+            return [m["failure"] for _, m in a.manifests(a.path(where))
                     if not m["bundle"]["supplement_of"]]
-        assert len(failures) == 20 and all(failures), (where, failures)
+        wait_for(f"20 are in {where}, beside supplements", lambda f=failures: len(f()) == 20, 60)
+        assert all(failures()), (where, failures())
     a.stop()
 
 
