@@ -87,7 +87,7 @@ static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
                 *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job, or its failure */
                 return false;
         }
-        return !a->failures || failures_is_named(a->failures, b, ret_wait_usec);
+        return !a->failures || failures_name_bundle(a->failures, b, ret_wait_usec);
 }
 
 static void on_delivered(const Bundle *b, void *userdata) {

@@ -1,3 +1,9 @@
+/* The hook's steps, in order: compose the note (hook/note.c), send it, start the child that writes
+ * the record beside the dump, wait for the agent's snapshot or read sysfs, and run the vendor's
+ * hook when `neuron-dump.chain` leads to one. Whatever may hang is done in a child with a time
+ * limit. The process inherits the descriptors, signals and limits of the job, and closes or resets
+ * them first.
+ */
 #include "hook/hook.h"
 
 #include <dirent.h>

@@ -60,7 +60,7 @@ uint64_t rate_at(const RateSchedule *s, unsigned minute);
 
 /* ── shared; without a lock, since a worker at idle priority that holds one could keep the loop
  * waiting for as long as a job takes the CPUs; with counted references, since a worker that hangs
- * may outlive the pipeline ── */
+ * may outlive the agent's scheduler ── */
 
 typedef struct RateLimit RateLimit;
 

@@ -48,7 +48,7 @@ DeliveryResult delivery_result_of(int r) {
         return tree_error_is_resource(r) || is_server_away(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
 }
 
-bool delivery_end_upload(Delivery *d, int outcome, char *error) {
+bool delivery_end_by_outcome(Delivery *d, int outcome, char *error) {
         d->upload_outcome = MAX(outcome, 0);
         /* A destination that gives back other bytes than it was given is no place for evidence,
          * whatever the bundle. */

@@ -125,8 +125,9 @@ bool delivery_is_transient(int r);
 /** @param r  -errno of this process  @return RESULT_NO_RESOURCES for a lack of memory or
  * descriptors, which is not the bundle's fault; else RESULT_FAILED */
 DeliveryResult delivery_result_of(int r);
-/** The same for an uploader's outcome. @param error  owned from now on; NULL */
-bool delivery_end_upload(Delivery *d, int outcome, char *error);
+/** Ends a delivery by an uploader's outcome, and so decides whether the destination or the bundle
+ * is at fault. @param outcome  UPLOAD_E_*, -errno @param error  owned from now on; NULL */
+bool delivery_end_by_outcome(Delivery *d, int outcome, char *error);
 /** To be called before each step that others can see: a worker that hung and was abandoned may wake
  * while another one ships the same bundle. @return false: it is to stop, and has ended */
 bool delivery_may_continue(Delivery *d);

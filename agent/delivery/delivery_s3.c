@@ -349,7 +349,7 @@ static bool handle_upload_result(DeliveryS3 *x) {
         }
         if (outcome < 0)
                 return end_state_error(x, outcome);
-        return delivery_end_upload(&x->base, outcome, TAKE_PTR(error)) ||
+        return delivery_end_by_outcome(&x->base, outcome, TAKE_PTR(error)) ||
                delivery_s3_check_charge_failure(&x->base, x->client);
 }
 

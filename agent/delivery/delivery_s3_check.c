@@ -41,13 +41,13 @@ static bool request(DeliveryS3Check *c, bool (*handle)(DeliveryS3Check *c, const
 
 bool delivery_s3_check_charge_failure(Delivery *job, const S3Client *client) {
         if (job->result == RESULT_FAILED && !s3_client_has_request_ids(client))
-                (void)delivery_end_upload(job, UPLOAD_E_REFUSED, TAKE_PTR(job->error));
+                (void)delivery_end_by_outcome(job, UPLOAD_E_REFUSED, TAKE_PTR(job->error));
         return false;
 }
 
 static bool end_answer(DeliveryS3Check *c, const S3Response *answer) {
-        return delivery_end_upload(c->attempt->delivery, s3_verdict_outcome(answer->verdict),
-                                   answer->sentence ? strdup(answer->sentence) : NULL);
+        return delivery_end_by_outcome(c->attempt->delivery, s3_verdict_outcome(answer->verdict),
+                                       answer->sentence ? strdup(answer->sentence) : NULL);
 }
 
 /* @return the caller's; NULL for lack of memory */
@@ -77,7 +77,7 @@ static bool handle_manifest_piece(DeliveryS3Check *c, const S3Result *result) {
         if (result->answer->verdict != S3_OK)
                 return end_answer(c, result->answer);
         if (!is_same_manifest(c, result))
-                return delivery_end_upload(
+                return delivery_end_by_outcome(
                         c->attempt->delivery, UPLOAD_E_UNREACHABLE,
                         strbuf_format("'%s' changed while it was read", c->manifest_key));
         if (!delivery_attempt_read_manifest(c->attempt, result->body, result->body_bytes))

@@ -95,7 +95,7 @@ static bool check_manifest(VolumeAttempt *a) {
             r == -ELOOP) /* create_object() reports what is in the way */
                 return true;
         if (r < 0) /* what cannot be seen might be a bundle */
-                return delivery_end_upload(
+                return delivery_end_by_outcome(
                         a->base.delivery, UPLOAD_E_UNREACHABLE,
                         strbuf_format("cannot check whether '%s' is there already: %s", where,
                                       strerror(-r)));
@@ -119,7 +119,7 @@ static bool find_directory(VolumeAttempt *a) {
         int r = volume_find_directory(a->v->volume, d->directory, a->base.manifest_name, &directory,
                                       &error);
         if (r != 0)
-                return delivery_end_upload(d, r, error);
+                return delivery_end_by_outcome(d, r, error);
         if (strcmp(directory, d->directory) != 0) {
                 free(d->refusal);
                 d->refusal = TAKE_PTR(error);
@@ -138,7 +138,7 @@ static bool create_object(VolumeAttempt *a) {
         char *error = NULL;
         int r = volume_object_start(a->v->volume, a->path, a->v->size_hint_bytes, &a->object,
                                     &error);
-        return r == 0 || delivery_end_upload(a->base.delivery, r, error);
+        return r == 0 || delivery_end_by_outcome(a->base.delivery, r, error);
 }
 
 /* Writes piece by piece, as limits.upload_rate lets it. @return whether all of it is written;
@@ -153,7 +153,7 @@ static bool write_bytes(VolumeAttempt *a, VolumeObject *object, const void *data
                         return delivery_may_continue(d); /* it may not: *abort is set */
                 int r = volume_write(object, (const uint8_t *)data + done, piece, &error);
                 if (r != 0)
-                        return delivery_end_upload(d, r, error);
+                        return delivery_end_by_outcome(d, r, error);
                 atomic_fetch_add(&d->sent_bytes, piece);
         }
         return true;
@@ -220,7 +220,7 @@ static bool commit(const VolumeAttempt *a, const Commit *c) {
                 r = volume_replace(c->object, c->stripes, c->n, &error);
         }
         if (r != 0 && r != UPLOAD_E_SAME)
-                return delivery_end_upload(d, r, error);
+                return delivery_end_by_outcome(d, r, error);
         free(error);
         return true;
 }
@@ -258,7 +258,7 @@ static bool write_manifest(VolumeAttempt *a) {
         delivery_attempt_add_verdicts(&a->base, a->writer);
         int r = volume_object_start(a->v->volume, a->manifest_path, 0, &a->manifest, &error);
         if (r != 0)
-                return delivery_end_upload(d, r, error);
+                return delivery_end_by_outcome(d, r, error);
         sha256_init(&a->manifest_sha);
         r = delivery_attempt_write_manifest(&a->base, a->writer, &a->parts, write_manifest_piece,
                                             &put);

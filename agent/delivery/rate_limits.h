@@ -1,6 +1,6 @@
 /* What this node's limits let through: bytes sent, requests, bytes read; and how much of the time
  * workers may work. One for all destinations, made of config.limits; counted references, since a
- * worker that hangs may outlive the pipeline. */
+ * worker that hangs may outlive the scheduler. */
 #pragma once
 
 #include <stdatomic.h>

@@ -27,19 +27,19 @@ void failure_table_init(FailureTable *t) {
 
 typedef struct FailureBound {
         size_t n_max, n_of_owner_max;
-        bool (*is_settled)(const FailureTable *t, const FailureEntry *o);
-        void (*free)(FailureTable *t, FailureEntry *o);
+        bool (*is_settled)(const FailureTable *t, const OwnedEntry *o);
+        void (*free)(FailureTable *t, OwnedEntry *o);
 } FailureBound;
 
 /* @return whether nothing of a process is about to change, and the agreement knows its claim */
-static bool process_is_settled(const FailureTable *t, const FailureEntry *o) {
+static bool process_is_settled(const FailureTable *t, const OwnedEntry *o) {
         const FailureProcess *p = CONTAINER_OF(o, FailureProcess, entry);
         (void)t;
         return !(p->unit && p->unit->bundle[0]) && p->claim.state != CLAIM_ALIVE &&
                (p->is_placed || p->claim.state == CLAIM_ENDED);
 }
 
-static bool key_is_settled(const FailureTable *t, const FailureEntry *o) {
+static bool key_is_settled(const FailureTable *t, const OwnedEntry *o) {
         FAILURE_TABLE_FOREACH_PROCESS(p, t)
         if (&p->key->entry == o && !process_is_settled(t, &p->entry))
                 return false;
@@ -51,14 +51,14 @@ static bool key_is_settled(const FailureTable *t, const FailureEntry *o) {
  * @return false: there is no space */
 static bool make_space(FailureTable *t, ListLink *all, const FailureBound *b, uid_t uid) {
         size_t n_all = 0, n_own = 0;
-        LIST_FOREACH_ITEM (FailureEntry, o, link, all) {
+        LIST_FOREACH_ITEM (OwnedEntry, o, link, all) {
                 n_all++;
                 n_own += o->uid == uid;
         }
         bool has_share = uid != 0 && n_own >= b->n_of_owner_max;
         if (!has_share && n_all < b->n_max)
                 return true;
-        LIST_FOREACH_ITEM (FailureEntry, o, link, all)
+        LIST_FOREACH_ITEM (OwnedEntry, o, link, all)
                 if ((!has_share || o->uid == uid) && b->is_settled(t, o)) {
                         b->free(t, o);
                         return true;
@@ -161,7 +161,7 @@ void failure_table_free_process(FailureTable *t, FailureProcess *p) {
         free(p);
 }
 
-static void free_process(FailureTable *t, FailureEntry *o) {
+static void free_process(FailureTable *t, OwnedEntry *o) {
         failure_table_free_process(t, CONTAINER_OF(o, FailureProcess, entry));
 }
 
@@ -227,7 +227,7 @@ FailureKey *failure_table_find_key(const FailureTable *t, const char *key) {
         return NULL;
 }
 
-static void free_key(FailureTable *t, FailureEntry *o) {
+static void free_key(FailureTable *t, OwnedEntry *o) {
         FailureKey *k = CONTAINER_OF(o, FailureKey, entry);
         LIST_FOREACH_ITEM_SAFE (FailureProcess, p, entry.link, &t->processes)
                 if (p->key == k)

@@ -24,14 +24,14 @@
 struct Failures;
 
 /** An entry that counts for a user. */
-typedef struct FailureEntry {
+typedef struct OwnedEntry {
         ListLink link; /* oldest first */
         uid_t uid;     /* whose it counts as */
-} FailureEntry;
+} OwnedEntry;
 
 /** The job, or the cluster id, that failures are numbered by. */
 typedef struct FailureKey {
-        FailureEntry entry;
+        OwnedEntry entry;
         char key[CLAIM_KEY_SIZE];
         JobIdentity job;  /* of one of its ranks; its key is "": by cluster id, or not known yet */
         char *source;     /* the first one that named it; NULL: none yet */
@@ -57,7 +57,7 @@ typedef struct FailureUnit {
 
 /** A process of this node, and so a claim. */
 typedef struct FailureProcess {
-        FailureEntry entry;
+        OwnedEntry entry;
         FailureKey *key;
         Claim claim;
         FailureUnit *unit; /* NULL: none */

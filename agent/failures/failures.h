@@ -53,7 +53,7 @@ void failures_on_final(Failures *f, const Bundle *b);
 bool failures_is_idle(Failures *f);
 
 /** As SchedulerContext.is_named. */
-bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec);
+bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec);
 /** Why a bundle that is READY waits for its failure's name, as a sentence; of one that has a name
  * which failure that is. @return the caller's; NULL: there is nothing to say */
 char *failures_explain(const Failures *f, const BundleRecord *rec);

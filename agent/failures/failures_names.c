@@ -50,7 +50,7 @@ static bool name_supplement(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         Bundle *open = bundle_table_find(f->context.bundles, rec->supplement_of);
         if (open && open->rec.state == BUNDLE_READY && open->rec.supplement_of[0] == '\0' &&
-            !failures_is_named(f, open, ret_wait_usec))
+            !failures_name_bundle(f, open, ret_wait_usec))
                 return false;
         if (open && open->rec.name.agreed[0]) /* its row may not have it yet */
                 rec->name = open->rec.name;
@@ -124,7 +124,7 @@ static bool may_be_elsewhere(Failures *f, FailureUnit *u, const BundleRecord *re
                                                          .userdata = u }) >= 0;
 }
 
-bool failures_is_named(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
+bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         BundleRecord *rec = &b->rec;
         if (!source_kind_has_incident(rec->kind) || rec->name.agreed[0])
                 return true;

@@ -3,7 +3,7 @@
  *
  * This file receives notes (hook_socket.c, mailbox.c), limits their rate, and resumes those of an
  * earlier run. From there a note goes through note_parsing.c, note_checks.c and note_commit.c;
- * note.h draws its stages. What follows from a note is decided by whoever agent.c connects. */
+ * note.h draws its stages. agent/connections.c calls the modules that act on a note. */
 #include "agent/hooknotes/hooknotes.h"
 
 #include <errno.h>

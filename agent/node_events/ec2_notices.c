@@ -4,8 +4,8 @@
  * interruption every 5 s, scheduled maintenance and a rebalance recommendation every 60 s.
  * notice_parse() reads a document, NoticeSchedule decides what is requested next and what in an
  * answer is new; both are pure. Ec2Notices sends the requests and reports each change once. What
- * follows from a notice (a drain) is decided in agent.c. The id of the instance is requested once,
- * before the loop runs. */
+ * follows from a notice (a drain) is decided in agent/drain.c. The id of the instance is requested
+ * once, before the loop runs. */
 #include "agent/node_events/ec2_notices.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Which instance this is, and what EC2 announces about it: spot interruption, scheduled
  * maintenance, rebalance recommendation. Requested from IMDSv2 every few seconds, and only on EC2.
- * Reports each thing once; agent.c decides what follows. */
+ * Reports each thing once; agent/drain.c decides what follows. */
 #pragma once
 
 #include <stdbool.h>

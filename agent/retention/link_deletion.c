@@ -18,8 +18,8 @@
  * too.
  *
  * The directories of links mirror those of the source: a directory is removed at the source when
- * all links in it are gone and it is empty. What is deleted when, and which members may be deleted,
- * is decided elsewhere (policy.c, retention_runner.c). */
+ * all links in it are gone and it is empty. Which bundle's files are deleted, and when, is decided
+ * elsewhere (policy.c, retention_runner.c); of each file classify() decides here. */
 #include "agent/retention/link_deletion.h"
 
 #include <errno.h>

@@ -90,7 +90,7 @@ typedef struct Bundle {
         /* RetentionRunner's: on disk, when the digest was this one; nothing measured yet:
          * used_inodes 0 */
         uint64_t used_bytes, used_inodes, used_digest;
-        /* Pipeline's: */
+        /* Delivery's: */
         uint64_t full_at_bytes;              /* its size when it did not fit on a destination */
         unsigned n_running;                  /* deliveries at work */
         BundleTries tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; all beyond share the last

@@ -1,5 +1,7 @@
-/* neuron-collect hook install, remove, status: our neuron-dump in the place of the runtime's. The
- * vendor's file is never lost, and to run a command again completes what a kill -9 interrupted. */
+/* neuron-collect hook install, remove, status: our neuron-dump in the place of the runtime's; the
+ * chain to another hook; the directory of dumps; and what `doctor` checks of them. The file that
+ * ours replaces is kept aside, in the place of what was kept before. To run a command again
+ * completes what a kill -9 interrupted. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

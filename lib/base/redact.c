@@ -1,7 +1,9 @@
-/* Removes secrets from text in one pass. Three things find them, each a table below: the name
- * before a value, the form of a key, and the program that is given one. A name decides what its
- * value can be besides a secret: a token may be a number, a signature a signal. In doubt text is
- * removed. */
+/* Removes secrets from text in one pass. Tables below have the names that come before secret
+ * values, the forms of known keys, and the programs that are given a secret as an argument;
+ * functions find PEM blocks, user and password in URLs and before hosts, and lines of .netrc and
+ * .pgpass. A name decides what its value can be besides a secret: a token may be a number, a
+ * signature a signal. In doubt text is removed. redact_cmdline() has the same rules for a list of
+ * arguments. */
 #include "lib/base/redact.h"
 
 #include <ctype.h>

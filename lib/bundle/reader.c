@@ -1,6 +1,6 @@
 /* Verify: one read of the object, in which its parts, its frames and its members are compared with
- * the manifest. The tar stream is read by libarchive, which is not what our writer used for data.
- */
+ * the manifest. The tar stream is read by libarchive, which did not write it: our writer has code
+ * of its own for the data. */
 #include "lib/bundle/reader.h"
 
 #include <archive.h>
@@ -382,10 +382,6 @@ static int tar_stream_next(TarReader *s, const void **ret, size_t *ret_n) {
         *ret_n = n;
         return 0;
 }
-
-/* Verify: one read of the object, in which its parts, its frames and its members are held against
- * the manifest. The tar stream is read by libarchive, which this is the reader's door to: somebody
- * else's reading of what our writer wrote. */
 
 /* libarchive keeps a member's headers and sparse map in memory, up to 12 times as many bytes as it
  * reads: ours have at most 65,536 extents, 2.5 MiB of text. */
@@ -850,7 +846,7 @@ int bundle_verify(ByteSource *object, const json_t *manifest, VerifyReport *repo
         report->n_members = v->n_members;
         report->n_bad = report->bytes = 0;
 
-        locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* see entry_verify() */
+        locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* libarchive converts names by it */
         if (!c)
                 return -errno;
         locale_t before = uselocale(c);

@@ -10,8 +10,8 @@
 typedef struct DirWatch DirWatch;
 
 typedef struct DirWatchCallbacks {
-        /* Something was written, closed, moved or created at `relative` (below root, raw; "" = root
-         * itself): check it. */
+        /* Something was created, moved, or closed after writing at `relative` (below root, raw; ""
+         * = root itself): check it. */
         void (*on_change)(const char *relative, bool is_dir, void *userdata);
         /* Events were lost (IN_Q_OVERFLOW), or the root appeared, vanished or came back: scan
          * everything. Also once when all that was there at the start, or after lost events, is

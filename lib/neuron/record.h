@@ -34,7 +34,7 @@ typedef enum BundleState {
         BUNDLE_QUARANTINED, /* gave up after too many failures of its own; `retry` brings it back */
         BUNDLE_EVICTED,     /* released undelivered, by the operator's policy */
         BUNDLE_CANCELLED,   /* by the operator */
-        BUNDLE_VANISHED,    /* its source was removed before it could be pinned */
+        BUNDLE_VANISHED,    /* its source was removed before a link could hold it */
         N_BUNDLE_STATES,
 } BundleState;
 
@@ -107,7 +107,7 @@ typedef struct BundleRecord {
         bool pinned;        /* by the operator */
         bool links_held;    /* hard links of ours hold the sources */
         bool is_redelivery; /* delivered, and underway to destinations that it did not have */
-        char *failure;      /* JSON object: what hooks reported, see delivery.h; NULL */
+        char *failure;      /* JSON object: what hooks reported, see delivery_notes.h; NULL */
         FailureName name;
         char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
         DeliveryRecord *deliveries; /* one a destination */

@@ -1,5 +1,6 @@
-/* Asks the store for each thing that the agent ever does, one after the other, by the table below,
- * and takes away what it made. */
+/* Two machines on one bucket. The probe requests each thing that the agent ever does, one after the
+ * other, by the table below, and deletes what it made. The sweep lists unfinished multipart uploads
+ * and aborts those that nobody continues. */
 #include "uploaders/s3/s3_bucket.h"
 
 #include <errno.h>
@@ -66,7 +67,7 @@ struct S3Probe {
         CredentialsWaiter *waiter;
         S3Call *call;
 
-        size_t at; /* in asks[] */
+        size_t at; /* in steps[] */
         bool has_object;
         bool was_there; /* the object: a probe that was cut left it, perhaps with another content */
         /* the store is away, there is no bucket, or we are refused altogether */

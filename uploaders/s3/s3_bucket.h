@@ -1,4 +1,4 @@
-/* What is done to a bucket besides uploading: can it be written (one question for the pipeline,
+/* What is done to a bucket besides uploading: can it be written (one question for delivery,
  * every permission by name for `doctor`), and which unfinished multipart uploads does nobody
  * continue. One at a time; the parent frees it one loop turn after on_done. */
 #pragma once
@@ -25,8 +25,9 @@ typedef struct S3ProbeOptions { /* strings are copied */
         /* false: HEAD of the bucket or, where that is forbidden, GET of the key (whose answer says
          * what was refused, as HEAD's does not): is anybody there who accepts our credentials?
          * Nothing is written; AccessDenied is a yes, for whoever may only write gets it as well.
-         * true: the same, and then everything the agent ever does: PUT, HEAD, GET, multipart
-         * Create, UploadPart, ListParts, ListMultipartUploads, Abort, ListObjects, DELETE. */
+         * true: the same, and then everything the agent ever does: PUT, conditional PUT, HEAD, GET,
+         * multipart Create, UploadPart, ListParts, ListMultipartUploads, Abort, ListObjects,
+         * DELETE. */
         bool thorough;
         void (*on_step)(const S3ProbeStep *step, void *userdata); /* may be NULL */
         /* Once. The first failure that is not optional: UPLOAD_E_*, or -errno of a fault on our

@@ -107,7 +107,7 @@ uint64_t s3_client_sending_bytes(const S3Client *c, const uint64_t *counter);
 /** Since when it is the store's move: when it last answered, or was asked while nothing else was.
  * Between requests it is the user's, who has no data yet, and the store is not to blame for the
  * time that goes by.
- * @return CLOCK_BOOTTIME; 0: nothing is asked of it / */
+ * @return CLOCK_BOOTTIME; 0: no request is running */
 uint64_t s3_client_waiting_since_usec(const S3Client *c);
 
 /** What was learned: false after a 501 to a conditional write (Swift). From then on a conditional

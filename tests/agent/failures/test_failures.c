@@ -412,7 +412,7 @@ static Bundle *find_bundle(Fixture *f, unsigned n, const char *cluster_id) {
 
 static bool is_named(Fixture *f, Bundle *b) {
         f->wait_usec = 0;
-        bool r = failures_is_named(f->failures, b, &f->wait_usec);
+        bool r = failures_name_bundle(f->failures, b, &f->wait_usec);
         assert_int_equal(r, b->rec.name.agreed[0] != '\0');
         assert_true(r || f->wait_usec > 0);
         return r;
