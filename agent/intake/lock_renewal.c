@@ -57,7 +57,7 @@ static void keep_unmarked(IntakeSource *s, UnitLockJob *b) {
                             "source %s: cannot mark '%s' for other nodes as delivered, so that one "
                             "may deliver it again if this node dies; %s",
                             s->config->name, b->delivered,
-                            is_kept ? "trying again at each scan" : "too many are tried again");
+                            is_kept ? "trying again every minute" : "too many are tried again");
         l->has_logged_unmarked = true;
         if (is_kept)
                 l->unmarked[l->n_unmarked++] =

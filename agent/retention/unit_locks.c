@@ -714,10 +714,11 @@ static int mark_acquired(UnitLocks *l, const Place *p, const char *relative) {
                 if (!atomic_load(&l->acquired[i].is_set))
                         continue;
                 key_of_part(l, relative, instance_id, key);
-                if (find_lock(l, p, key, &k, &turn) == 0 && strcmp(k.holder, l->instance_id) == 0)
-                        result = MIN(
-                                result,
-                                mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 }));
+                int r = find_lock(l, p, key, &k, &turn);
+                if (r == 0 && strcmp(k.holder, l->instance_id) == 0)
+                        r = mark_part(l, p, &(UnitPart){ relative, instance_id, k.digest, 0 });
+                if (r != -ENOENT)
+                        result = MIN(result, r);
                 lock_done(&k);
         }
         return result;
@@ -765,6 +766,8 @@ int unit_locks_renew(UnitLocks *l, const UnitLocksHeld *own, UnitLocksHeld *ret_
         (void)snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 "\n", own->n_units,
                        own->oldest_usec);
         r = touch(&p, text, &now_usec);
+        if (r == 0)
+                atomic_store(&l->renewed_usec, clock_boottime_usec());
         *ret_others = (UnitLocksHeld){ 0 };
         if (r == 0)
                 r = fs_opendir_at(p.nodes_fd, ".", &dir);
@@ -791,5 +794,5 @@ bool unit_locks_is_away(UnitLocks *l) {
                 r = touch(&p, NULL, &now_usec);
                 place_close(&p);
         }
-        return r < 0 && r != -ENOMEM && r != -ENOSPC && r != -EDQUOT && r != -EROFS;
+        return r < 0 && is_for_now(l, r);
 }

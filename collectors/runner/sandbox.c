@@ -222,7 +222,7 @@ static const unsigned short refused_without_landlock[] = {
 #define OPEN_TMPFILE (O_TMPFILE & ~O_DIRECTORY)
 #define OPEN_WRITES (O_ACCMODE | O_CREAT | O_TRUNC | OPEN_TMPFILE)
 #define OPEN_NEW (O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW) /* collect_raw_file() */
-#define OPEN_NODE (O_WRONLY | O_NOFOLLOW)                   /* neuron_open() */
+#define OPEN_NODE (O_WRONLY | O_NOFOLLOW)                   /* neuron_ioctl_open() */
 
 /* One call that opens: for reading always; for writing as a raw file or a device is, if such are to
  * be had. */
