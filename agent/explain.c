@@ -50,6 +50,10 @@ static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *t
 static const char *final_sentence(const BundleRecord *rec) {
         switch (rec->state) {
         case BUNDLE_QUARANTINED:
+                if (bundle_is_of_attachments(rec))
+                        return "It failed too often; its files are kept in the state directory. "
+                               "Fix "
+                               "the cause, then retry it.";
                 return rec->links_held ? "It failed too often and its source files are still held. "
                                          "Fix the cause, then retry it."
                                        : "It failed too often, and no links hold its source "

@@ -143,7 +143,7 @@ static int on_bundle(BundleRecord *b, void *userdata) {
 }
 
 static int print_bundles(const Config *config, Remains *remains) {
-        _cleanup_free_ char *put_aside = NULL, *database = NULL;
+        _cleanup_free_ char *database = NULL;
         _cleanup_(store_closep) Store *store = NULL;
         pid_t holder;
         database = path_join(config->state_directory, "state.db");
@@ -151,23 +151,22 @@ static int print_bundles(const Config *config, Remains *remains) {
                 return -ENOMEM;
         if (access(database, F_OK) < 0)
                 return errno == ENOENT ? 0 : -errno; /* it never ran */
-        int r = store_open(&store, config->state_directory, &put_aside, &holder);
+        int r = store_open(&store, config->state_directory, NULL, &holder);
         if (r == STORE_E_LOCKED)
                 log_error(0, "an agent holds the state directory; stop it first");
         else if (r == -EBUSY)
                 log_error(0, "another program has '%s' open; close it", database);
-        if (r != 0)
-                return r < 0 ? r : -EBUSY;
-        if (put_aside) {
+        else if (r == STORE_E_UNUSABLE) {
                 remains->is_incomplete = true;
                 log_warning(0,
-                            "the state database %s; it was put aside as '%s', and what was not "
-                            "delivered is not known",
-                            store_is_of_other_build(put_aside)
-                                    ? "was written by another build of neuron-collectd"
-                                    : "could not be read",
-                            put_aside);
+                            "what was not delivered is not known: '%s' is damaged, or was written "
+                            "by another build of neuron-collectd; run its --remains, or start this "
+                            "one, which builds a new database from what is on disk",
+                            database);
+                return 0;
         }
+        if (r != 0)
+                return r < 0 ? r : -EBUSY;
         r = store_list(store, &(StoreFilter){ .state = -1 }, on_bundle, remains);
         if (r >= 0 && remains->n_lost > 0) {
                 remains->is_incomplete = true;

@@ -71,8 +71,9 @@ static void log_put_aside(const char *name) {
                 log_warning(0,
                             "the state database was written by another build of neuron-collectd, "
                             "whose tables differ; it was put aside as '%s' and a new one is built "
-                            "from what is on disk and at the destinations; counters, pins, "
-                            "cancellations and the history of deleted sources start anew",
+                            "from what is on disk and at the destinations; lost are counters, "
+                            "pins, cancellations, notes of hooks, agreed names and the history of "
+                            "deleted sources",
                             name);
         else
                 log_warning(0,

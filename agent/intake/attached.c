@@ -120,6 +120,29 @@ static bool release_if_ended(IntakeSource *s, const AttachmentsUnit *unit, const
         return true;
 }
 
+/* Returns to the unit what is assigned to a supplement whose row was lost with the database: no
+ * scan finds that supplement again, so the next one of the unit ships the files. A file stays
+ * assigned while another of its name waits; a later sweep returns it. */
+static void return_of_lost(IntakeSource *s, const AttachmentsUnit *unit, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 }, base = { 0 };
+        _cleanup_(attachment_names_done) AttachmentNames names = { 0 };
+        if (bundle_table_find(s->context->bundles, id) || supplement_base(s, id, &base) != 0 ||
+            store_get(s->context->store, id, &rec) != STORE_E_NOT_FOUND)
+                return;
+        _cleanup_close_ int fd = attachments_open_assigned(s->context->attachments, unit->source,
+                                                           unit->unit_path, id);
+        int r = fd < 0 ? fd : attachment_names(fd, &names);
+        for (size_t i = 0; r == 0 && i < names.n; i++)
+                r = attachments_return(fd, names.items[i]);
+        if (r < 0)
+                log_dump(id, LOG_WARNING, r,
+                         "cannot return what was attached to it; a later scan tries again");
+        attachment_names_done(&names);
+        names = (AttachmentNames){ 0 };
+        if (r == 0 && attachment_names(fd, &names) == 0 && names.n == 0)
+                release_of(s, unit->source, unit->unit_path, id);
+}
+
 static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         IntakeSource *s = userdata;
         const IntakeContext *c = s->context;
@@ -135,8 +158,11 @@ static void on_attached_unit(const AttachmentsUnit *unit, void *userdata) {
         bool is_old = source_realtime_usec(s) > unit->changed_usec + wait &&
                       s->attached.steady_usec > wait;
         int r = attachments_bundles(c->attachments, unit->source, path, &ids);
-        for (size_t i = 0; i < ids.n; i++)
+        for (size_t i = 0; i < ids.n; i++) {
                 is_needed |= !release_if_ended(s, unit, ids.items[i], is_former && is_old);
+                if (is_mine)
+                        return_of_lost(s, unit, ids.items[i]);
+        }
         if (r < 0)
                 log_warning(r, "source %s: cannot see what is attached to '%s'", unit->source,
                             path);

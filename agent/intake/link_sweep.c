@@ -105,13 +105,19 @@ static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const c
 }
 
 /* Decides about links without a row that hold late files of a bundle's unit: by the bundle's state.
- */
+ * A bundle that is not delivered yet may have got its row from a scan that knew nothing of them:
+ * it starts the supplement when it is delivered. */
 static Fate fate_of_late(const IntakeSource *s, const char *id) {
         _cleanup_(bundle_record_done) BundleRecord base = { 0 };
         if (supplement_base(s, id, &base) != 0)
                 return FATE_UNKNOWN;
         bool is_given_up = base.state == BUNDLE_CANCELLED || base.state == BUNDLE_EVICTED;
-        return is_given_up && strcmp(base.source, s->config->name) == 0 ? FATE_RELEASE : FATE_KEEP;
+        if (is_given_up && strcmp(base.source, s->config->name) == 0)
+                return FATE_RELEASE;
+        Bundle *b = bundle_table_find(s->context->bundles, base.id);
+        if (b)
+                b->has_late = true;
+        return FATE_KEEP;
 }
 
 static Fate fate_of(const IntakeSource *s, const char *id) {

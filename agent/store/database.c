@@ -239,20 +239,38 @@ static int put_aside(Store *s, Usability why, char **ret) {
         return fs_sync_dir(s->dir_fd);
 }
 
+/* Gives a database that was put aside its name again, where no new one could be created. */
+static void take_back(Store *s, const char *aside) {
+        char from[128], to[32];
+        for (size_t i = ELEMENTSOF(suffixes); i-- > 0;) { /* the database last */
+                (void)snprintf(from, sizeof from, "%s%s", aside, suffixes[i]);
+                (void)snprintf(to, sizeof to, DATABASE "%s", suffixes[i]);
+                (void)unlinkat(s->dir_fd, to, 0);
+                (void)renameat(s->dir_fd, from, s->dir_fd, to); /* else it stays aside */
+        }
+        (void)fs_sync_dir(s->dir_fd); /* else the next start finds either name */
+}
+
 bool store_is_of_other_build(const char *put_aside) {
         const char *prefix = aside_prefixes[STORE_IS_OF_OTHER_BUILD];
         return strncmp(put_aside, prefix, strlen(prefix)) == 0;
 }
 
+/* @param ret_aside  NULL: nothing is put aside */
 static int open_or_put_aside(Store *s, char **ret_aside) {
         Usability is;
         int r = open_database(s, &is);
         if (r == 0 && is != STORE_IS_USABLE) {
+                if (!ret_aside)
+                        return STORE_E_UNUSABLE;
                 r = put_aside(s, is, ret_aside);
-                if (r == 0)
+                if (r == 0) {
                         r = open_database(s, &is);
-                if (r == 0 && is != STORE_IS_USABLE)
-                        r = -EIO; /* a new one is broken too: it is the disk */
+                        if (r == 0 && is != STORE_IS_USABLE)
+                                r = -EIO; /* a new one is broken too: it is the disk */
+                        if (r < 0)
+                                take_back(s, *ret_aside);
+                }
         }
         if (r == 0)
                 r = fs_sync_dir(s->dir_fd); /* a new database is there after a power cut, too */
@@ -276,7 +294,7 @@ int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *
         r = acquire_lock(s, ret_pid);
         if (r != 0)
                 return r;
-        r = open_or_put_aside(s, &aside);
+        r = open_or_put_aside(s, ret_put_aside ? &aside : NULL);
         if (r != 0)
                 return r;
         if (ret_put_aside)

@@ -20,10 +20,12 @@ typedef struct Store Store;
  * a new one is created: a damaged one as `state.db.corrupt-<time>`, one of another schema, which
  * another build of the agent has written, as `state.db.other-build-<time>`. A database that is
  * there is opened on a full disk, too: see store_last_error().
+ * Where no new one can be created (-ENOSPC) the old one has its name again.
  * @param ret_put_aside  the name that it has now, the caller's, to be logged; NULL when nothing was
- * put aside; may be NULL itself
- * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); -errno */
-enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2 };
+ * put aside. NULL itself: nothing is put aside
+ * @return 0; STORE_E_LOCKED and *ret_pid of the holder (0 = unknown); STORE_E_UNUSABLE: it would
+ * have to be put aside; -errno */
+enum { STORE_E_LOCKED = 1, STORE_E_NOT_FOUND = 2, STORE_E_UNUSABLE = 3 };
 int store_open(Store **ret, const char *state_dir, char **ret_put_aside, pid_t *ret_pid);
 /** @return whether what was put aside under this name is of another build, and not damaged */
 bool store_is_of_other_build(const char *put_aside);

@@ -181,6 +181,30 @@ def state_lost_and_another_snapshot_attached_since_it_is_a_supplement():
 
 
 @test
+def what_a_supplement_was_given_is_shipped_though_another_build_had_the_database():
+    a = Agent()
+    unit = a.dump(size=65536)
+    a.start()
+    a.wait_delivered(1)
+    a.stop()
+    late = os.urandom(24 << 20)
+    attach(a, unit, "crash.json", late)
+    a.send_slowly()
+    a.start()
+    wait_for("the supplement is being shipped", lambda: a.counts()["shipping"] == 1, 30, 0.002)
+    a.kill()
+    a.sql("PRAGMA user_version = 11")
+    a.config.pop("limits")
+    a.start()
+    assert "another build" in a.log
+    a.wait_delivered(2)
+    (_, _), (path, _) = base_and_supplement(a)
+    check_bundle(path, with_attached({}, crash_json=late), tools=("tar",))
+    wait_for("what was attached is released", lambda: not attached(a))
+    a.stop()
+
+
+@test
 def what_comes_while_the_bundle_is_being_shipped_does_not_change_it():
     a = Agent()
     a.send_slowly()

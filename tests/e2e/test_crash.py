@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """kill -9 at any moment, two agents, a database gone bad: every dump arrives once and bit for
 bit."""
+import contextlib
 import os
 import re
 import random
@@ -15,7 +16,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..
 # pylint: disable=wrong-import-position
 import test_notes
 from agent import (DAEMON, PATIENCE, Agent, NotifySocket, check_bundle, cleanup, is_instrumented,
-                   leftovers, need, run, sha256_file, slowness, tree, wait_for)
+                   leftovers, need, need_root, run, sha256_file, slowness, tree, wait_for)
 from tap import Skip, in_time, main, notes, plain_test, test
 
 ROUNDS = int(os.environ.get("NC_KILLS", "40"))
@@ -218,6 +219,45 @@ def a_state_directory_whose_parent_is_removed_is_missed_at_the_next_bundle():
     a.start()
     a.wait_delivered(1)
     a.stop()
+
+
+@test
+def a_database_of_another_build_keeps_its_name_while_no_new_one_can_be_created():
+    a = Agent()
+    state = a.path("state")
+    need_root()
+    if run("mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", state).returncode != 0:
+        raise Skip("cannot mount a tmpfs")
+    try:
+        a.dump(size=65536)
+        a.start()
+        a.wait_delivered(1)
+        a.stop()
+        a.sql("PRAGMA user_version = 11")
+        with open(os.path.join(state, "fill"), "wb") as f:
+            with contextlib.suppress(OSError):
+                while True:
+                    f.write(bytes(1 << 16))
+                    f.flush()
+        with contextlib.suppress(OSError):
+            with open(os.path.join(state, "rest"), "wb", buffering=0) as f:
+                while True:
+                    f.write(bytes(1))
+        a.start(wait=False)
+        assert a.process.wait(20 * PATIENCE) == 1
+        a.process = None
+        assert "No space left" in a.log, a.log
+        assert a.sql("PRAGMA user_version") == "11", os.listdir(state)
+        for name in ("fill", "rest"):
+            os.unlink(os.path.join(state, name))
+        a.start()
+        assert "another build" in a.log
+        a.wait_all()
+        a.stop()
+    finally:
+        if a.process:
+            a.kill()
+        run("umount", "-l", state)
 
 
 @test

@@ -317,7 +317,31 @@ def a_database_that_cannot_be_read_does_not_look_like_nothing_that_remains():
     wait_for("it is linked", lambda: os.path.isdir(link_dir(a)) and linked(a))
     a.stop()
     a.sql("UPDATE bundles SET kind = 'unknown'")
-    assert remains(a, 1, says="it was put aside as 'state.db.corrupt-").splitlines()[0] == link_dir(a)
+    for _ in range(2):  # to ask changes nothing
+        said = remains(a, 1, says="what was not delivered is not known")
+        assert said.splitlines()[0] == link_dir(a), said
+    assert os.listdir(a.path("state")).count("state.db") == 1
+    assert not [n for n in os.listdir(a.path("state")) if "corrupt" in n], os.listdir(a.path("state"))
+
+
+@test
+def late_files_that_only_links_hold_are_shipped_though_another_build_had_the_database():
+    a, unit = waiting_for_its_destination(scan_interval="1s")
+    base = bytes_of(tree(unit))
+    late = come_late(unit)
+    wait_held(unit)
+    os.unlink(os.path.join(unit, "late"))  # its unit stays, and gets its row by a scan
+    a.kill()
+    a.sql("PRAGMA user_version = 11")
+    a.start()
+    assert "another build" in a.log
+    go(a)
+    a.wait_delivered(2)
+    a.wait_all()
+    first, second = shipped(a)
+    assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (first, second)
+    wait_for("no links remain", lambda: not linked(a))
+    a.stop()
 
 
 @test
