@@ -473,7 +473,8 @@ class NfsSource(Round):
                                  for path in files if NODES[dead] in path}
             nodes = os.path.join(EXPORT, "dumps", ".neuron-collectd", "@nodes")
             then = time.time() - DEAD_SECONDS
-            for name in os.listdir(nodes):
+            # A node that dies while its export is withdrawn may never have made a mark.
+            for name in os.listdir(nodes) if os.path.isdir(nodes) else ():
                 if name.startswith(NODES[dead]):
                     os.utime(os.path.join(nodes, name, "alive"), (then, then))
         self.settle()
