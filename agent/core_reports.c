@@ -1,7 +1,7 @@
-/* Crash reports: decides for which bundles one is requested, and tells intake when it has ended. A
- * core's report is requested when the core is complete, and again after a start if it was still to
- * be made. A process that the OOM killer has killed leaves no core: its report is an incident's.
- * Making a report is agent/crashes'. */
+/* Crash reports: decides for which bundles one is requested, and tells intake when it has ended. It
+ * requests the report of a core when the core is complete, and at a start again those that an
+ * earlier run of the agent has not made. A process that the OOM killer has killed leaves no core:
+ * its report is an incident's. Making a report is agent/crashes'. */
 #include "agent/agent_private.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Small objects in a bucket, by the client of the destination. A CREATE is a conditional PUT, whose
  * result is read back: a try whose answer was lost may have created the object, and a store may
- * have answered wrongly. Before the first CREATE two PUTs of the same key show whether the store
- * heeds If-None-Match at all; calls wait for that.
+ * have answered wrongly. Before the first CREATE this file writes one key twice by conditional
+ * PUTs: a store that accepts the second ignores If-None-Match. Calls wait for that result.
  *
  * Everything is on the loop. What ends a call: object_call.c. */
 #include "agent/delivery/objects_private.h"

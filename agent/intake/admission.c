@@ -23,7 +23,8 @@ void admission_init(IntakeContext *c) {
                                          .max_each = INTAKE_NEW_MAX };
 }
 
-/* @return whether the row alone is enough to continue with the bundle later */
+/* @return whether the bundle can be parked: it can be resumed later from its row in the store
+ * alone, as no worker, no descriptor and no request of an operator depends on it */
 static bool may_park(const Bundle *b) {
         return b->source && b->source->hold != INTAKE_HELD && b->is_active && !b->uncommitted &&
                !b->flush && !b->cancel && !b->has_target_state && b->n_running == 0 &&

@@ -1,9 +1,10 @@
 /* Which failure a claim belongs to. A failure takes the claims that have its cluster id, and those
  * whose event is within the window after its newest one, of processes that started before it was
- * opened. Each claim that is placed may move the window, so placing is repeated until nothing
- * moves. Live processes are in each failure that they live through.
+ * opened. A claim that was placed can make the window longer, so placing is repeated until no claim
+ * is placed any more. A live process belongs to each failure that it lives through.
  *
- * What is a failure and is not placed makes the key open: it settles, and then gets a decision. */
+ * The claim of a failed process that belongs to no failure opens the next one of its key: after
+ * the settling time it gets a decision. */
 #include "agent/peers/agreement_private.h"
 
 #include <string.h>

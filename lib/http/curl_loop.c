@@ -1,7 +1,6 @@
 /* libcurl's multi handle inside the sd-event loop: libcurl names the sockets and the timeout that
- * it waits for, sd-event waits and passes the events back, and transfers that have ended are
- * reported. Which transfers there are, and what becomes of one that has ended, is the caller's
- * business.
+ * it waits for, sd-event waits and passes the events back, and this file reports each transfer that
+ * has ended. The caller adds and removes transfers, and decides what follows when one has ended.
  * @see libcurl-multi(3), "MULTI_SOCKET" */
 #include "lib/http/curl_loop.h"
 

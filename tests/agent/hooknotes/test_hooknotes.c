@@ -85,7 +85,8 @@ static void nothing(WorkJob *job) {
         (void)job;
 }
 
-/* The loop was stuck for so long that the timer and the answer are both there. */
+/* A loop that was blocked finds in one turn both the check's result and its expired timer: the
+ * result counts. */
 static void a_check_that_has_run_is_not_late(void **state) {
         (void)state;
         sd_event *event = NULL;
