@@ -4,32 +4,7 @@
 #include "tests/harness/unit.h"
 
 #include "agent/hooknotes/rules.h"
-
-#define ME 4242u
-
-static ConfigSource sources[] = {
-        { .name = (char *)"cores", .path = (char *)"/var/cores", .kind = CONFIG_PROCESS_CORE },
-        { .name = (char *)"dumps",
-          .path = (char *)"/tmp/neuron-core-dump/dt-%d-cid-%c",
-          .kind = CONFIG_NEURON_CORE_DUMP },
-        { .name = (char *)"plain", .path = (char *)"/srv/plain", .kind = CONFIG_DIRECTORY },
-};
-
-static ConfigDestination destinations[] = {
-        { .name = (char *)"fsx", .type = CONFIG_VOLUME, .path = (char *)"/fsx/%d-%c" },
-        { .name = (char *)"archive",
-          .type = CONFIG_S3,
-          .bucket = (char *)"bucket",
-          .prefix = (char *)"neuron/%d-%c" },
-        { .name = (char *)"whole",
-          .type = CONFIG_S3,
-          .bucket = (char *)"all-mine",
-          .prefix = (char *)"%d-%c" },
-};
-
-static Config config = {
-        .sources = sources, .n_sources = 3, .destinations = destinations, .n_destinations = 3
-};
+#include "tests/agent/hooknotes/note_config.h"
 
 static void a_prefix_below_the_destination_s_own_is_granted(void **state) {
         assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron"));
