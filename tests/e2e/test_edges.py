@@ -200,42 +200,5 @@ def a_prefix_without_a_fixed_part_is_warned_of():
     assert not check("%d-%c", ["s3://bucket/below", "s3://bucket2"])
 
 
-def waits_for_the_volume(pid):
-    """Whether a thread that ships is in a call that the file system has begun, which outlives
-    kill -9."""
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/comm", encoding="ascii") as comm, \
-                open(f"/proc/{pid}/task/{task}/wchan", encoding="ascii") as wchan:
-            if comm.read().startswith("nc-ship") and "request_wait" in wchan.read():
-                return True
-    return False
-
-
-@test
-def an_agent_that_was_killed_and_waits_for_a_volume_is_named_by_the_next_one():
-    need_root()
-    a = Agent()
-    place = a.path("share")
-    serve_faultfs(a, place)
-    a.config["destinations"] = [a.volume("archive", "share")]
-    a.dump(size=65536)
-    a.start()
-    with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
-        f.write("fsync delay12000\n")
-    wait_for("a copy waits for the volume", lambda: waits_for_the_volume(a.pid))
-    a.process.kill()
-    result = run(DAEMON, "--config", a.config_file)
-    assert result.returncode != 0
-    for words in (f"the agent with pid {a.pid}", "which has ended", "umount -f", place):
-        assert words in result.stderr, (words, result.stderr)
-    a.process.wait(60)
-    with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
-        f.write("clear\n")
-    a.start()
-    a.wait_known(1)
-    a.wait_all()
-    a.stop()
-
-
 if __name__ == "__main__":
     sys.exit(main(clean_up))

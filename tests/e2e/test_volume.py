@@ -16,7 +16,6 @@ from agent import (DAEMON, Agent, SOURCE_DIR, check_bundle, leftovers, need, nee
                    run, wait_for)
 from tap import Skip, main, test
 
-FSYNC = {"x86_64": "74", "aarch64": "82"}.get(os.uname().machine)
 _mounted = []
 
 
@@ -172,7 +171,7 @@ def serve_faultfs(a, place):
 
 
 def fault(place, rule):
-    """What the file system on `place` does from now on: `OP FAULT [AFTER]`, or `clear`."""
+    """What the file system on `place` does from now on: faultfs.c has the rules."""
     with open(os.path.join(place, ".faultfs"), "w", encoding="ascii") as f:
         f.write(rule + "\n")
 
@@ -204,32 +203,35 @@ def a_hung_volume_does_not_hold_up_the_other_one():
 
 
 @test
-def an_agent_that_was_killed_while_a_volume_hangs_is_named_with_the_volume():
+def an_agent_that_was_killed_and_waits_for_a_volume_is_named_by_the_next_one():
     need_root()
     a = Agent()
-    server = serve_faultfs(a, a.path("slow"))
+    place = a.path("slow")
+    serve_faultfs(a, place)
     a.config["destinations"] = [a.volume("hung", "slow")]
+    unit = a.dump(size=65536)
+    fault(place, "fsync hold")
     a.start()
-    fault(a.path("slow"), "fsync delay600000")
-    a.dump(size=65536)
 
     def waits_for_the_volume():
-        """In the kernel, for a request that its server has read and does not answer."""
-        for thread in os.listdir(f"/proc/{a.pid}/task"):
-            with open(f"/proc/{a.pid}/task/{thread}/syscall", encoding="ascii") as f:
-                if f.read().split()[0] == FSYNC:
-                    return True
-        return False
+        """Whether a thread is in a call that the file system has begun, which outlives kill -9."""
+        with open(os.path.join(place, ".faultfs"), encoding="ascii") as f:
+            return set(f.read().split()) & set(os.listdir(f"/proc/{a.pid}/task"))
 
     wait_for("the agent waits for the volume", waits_for_the_volume)
-    time.sleep(3)  # for the server to read the request; before that a kill ends the process
     os.kill(a.pid, signal.SIGKILL)
+    wait_for("its first thread has ended", lambda: a.state_of_process() == "Z")
     result = run(DAEMON, "--config", a.config_file, env=a.whole_environment(), timeout=30)
     assert result.returncode != 0, result
-    assert str(a.pid) in result.stderr and a.path("slow") in result.stderr, result.stderr
-    assert "umount" in result.stderr, result.stderr
-    server.kill()  # the requests fail, and the agent ends
+    for words in (f"the agent with pid {a.pid}", "which has ended", "umount -f", place):
+        assert words in result.stderr, (words, result.stderr)
+    fault(place, "clear")
     a.process.wait(60)
+    a.start()
+    a.wait_known(1)
+    a.wait_all()
+    check_bundle(a.only_manifest(place)[0], unit, tools=("tar",))
+    a.stop()
 
 
 @test

@@ -392,7 +392,7 @@ class Agent:
                                         f"{result.stderr}{result.stdout}")
         return json.loads(result.stdout)
 
-    def _state_of_process(self):
+    def state_of_process(self):
         with open(f"/proc/{self.pid}/stat", encoding="utf-8") as f:
             return f.read().rpartition(")")[2].split()[0]
 
@@ -408,10 +408,10 @@ class Agent:
         written = max(os.stat(f).st_mtime for f in files)
         if self._copied == written and os.path.exists(os.path.join(place, "state.db")):
             return os.path.join(place, "state.db")
-        runs = running and self._state_of_process() not in "Tt"
+        runs = running and self.state_of_process() not in "Tt"
         if runs:
             os.kill(self.pid, signal.SIGSTOP)
-            wait_for("the daemon stands still", lambda: self._state_of_process() in "TtZX", 30)
+            wait_for("the daemon stands still", lambda: self.state_of_process() in "TtZX", 30)
         try:
             shutil.rmtree(place)
             os.makedirs(place)

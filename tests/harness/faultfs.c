@@ -7,7 +7,8 @@
  *
  * A rule is `OP FAULT [AFTER] [PART]`. OP: getattr readdir open create read write fsync fsyncdir
  * link rename rename-flags unlink mkdir statfs truncate, or * for all. FAULT: an errno's name,
- * `delayMSEC`, `short` (half of a write is done) or `flip` (one bit of what is read is wrong).
+ * `delayMSEC`, `hold` (until `clear`; reading .faultfs gives the ids of the threads that are held),
+ * `short` (half of a write is done) or `flip` (one bit of what is read is wrong).
  * AFTER: so many calls, or bytes for read and write, go well first. PART: only paths with this in
  * them. The same lines are read from the FIFO $FAULTFS_CTL, which is made when set; they come into
  * force some time later. With $FAULTFS_DIRECT nothing is cached by the kernel. Only for tests: it
@@ -34,8 +35,9 @@
 #define CONTROL_NAME "/.faultfs"
 #define CONTROL_HANDLE UINT64_MAX
 #define MAX_RULES 32
+#define MAX_HELD 32
 
-typedef enum FaultKind { FAULT_ERROR, FAULT_DELAY, FAULT_SHORT, FAULT_FLIP } FaultKind;
+typedef enum FaultKind { FAULT_ERROR, FAULT_DELAY, FAULT_HOLD, FAULT_SHORT, FAULT_FLIP } FaultKind;
 
 typedef struct Rule {
         char operation[16], part[128];
@@ -47,7 +49,10 @@ typedef struct Rule {
 
 static Rule rules[MAX_RULES];
 static size_t n_rules;
+static unsigned n_clears;
+static pid_t held[MAX_HELD]; /* the callers, 0: free */
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t rules_cleared = PTHREAD_COND_INITIALIZER;
 
 /* Rules */
 
@@ -79,7 +84,9 @@ static bool parse_rule(const char *line, Rule *ret) {
         if (sscanf(line, "%15s %31s %llu %127s", ret->operation, fault, &after, ret->part) < 2)
                 return false;
         ret->after = after;
-        if (strcmp(fault, "short") == 0)
+        if (strcmp(fault, "hold") == 0)
+                ret->kind = FAULT_HOLD;
+        else if (strcmp(fault, "short") == 0)
                 ret->kind = FAULT_SHORT;
         else if (strcmp(fault, "flip") == 0)
                 ret->kind = FAULT_FLIP;
@@ -95,9 +102,11 @@ static bool obey(const char *line) {
         bool known = true;
 
         (void)pthread_mutex_lock(&rules_lock);
-        if (strncmp(line, "clear", 5) == 0)
+        if (strncmp(line, "clear", 5) == 0) {
                 n_rules = 0;
-        else if (n_rules < MAX_RULES && parse_rule(line, &rule))
+                n_clears++;
+                (void)pthread_cond_broadcast(&rules_cleared);
+        } else if (n_rules < MAX_RULES && parse_rule(line, &rule))
                 rules[n_rules++] = rule;
         else
                 known = false;
@@ -128,11 +137,42 @@ static bool matches(Rule *rule, const char *operation, const char *path, size_t 
         return rule->seen > rule->after;
 }
 
+/* With rules_lock. */
+static void hold(void) {
+        size_t i = 0;
+        unsigned before = n_clears;
+        while (i < MAX_HELD && held[i] != 0)
+                i++;
+        if (i < MAX_HELD)
+                held[i] = fuse_get_context()->pid;
+        while (n_clears == before)
+                (void)pthread_cond_wait(&rules_cleared, &rules_lock);
+        if (i < MAX_HELD)
+                held[i] = 0;
+}
+
+static int tell_held(char *data, size_t n, off_t offset) {
+        char text[MAX_HELD * 12] = "";
+        size_t at = 0;
+        (void)pthread_mutex_lock(&rules_lock);
+        for (size_t i = 0; i < MAX_HELD; i++)
+                if (held[i] != 0)
+                        at += (size_t)snprintf(text + at, sizeof text - at, "%d\n", (int)held[i]);
+        (void)pthread_mutex_unlock(&rules_lock);
+        if ((size_t)offset >= at)
+                return 0;
+        if (n > at - (size_t)offset)
+                n = at - (size_t)offset;
+        memcpy(data, text + offset, n);
+        return (int)n;
+}
+
 /* What is to go wrong with this operation of `n` calls or bytes. @param ret_kind  NULL where
  * neither short nor flip make sense
  * @return 0 or -errno */
 static int fault(const char *operation, const char *path, size_t n, FaultKind *ret_kind) {
         unsigned delay_msec = 0;
+        bool is_held = false;
         int r = 0;
 
         (void)pthread_mutex_lock(&rules_lock);
@@ -143,9 +183,13 @@ static int fault(const char *operation, const char *path, size_t n, FaultKind *r
                         r = -rules[i].error;
                 else if (rules[i].kind == FAULT_DELAY)
                         delay_msec = rules[i].delay_msec;
+                else if (rules[i].kind == FAULT_HOLD)
+                        is_held = true;
                 else if (ret_kind)
                         *ret_kind = rules[i].kind;
         }
+        if (is_held)
+                hold();
         (void)pthread_mutex_unlock(&rules_lock);
         if (delay_msec > 0)
                 (void)usleep(delay_msec * 1000);
@@ -263,7 +307,7 @@ static int on_read(const char *path, char *data, size_t n, off_t offset,
                    struct fuse_file_info *info) {
         FaultKind kind = FAULT_ERROR;
         if (info->fh == CONTROL_HANDLE)
-                return 0;
+                return tell_held(data, n, offset);
         int r = fault("read", path, n, &kind);
         if (r < 0)
                 return r;
