@@ -12,8 +12,8 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 import agent
-from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, need, need_root, run, tree,
-                   wait_for)
+from agent import (DAEMON, INSTANCE, Agent, check_bundle, cleanup, family, need, need_root, run,
+                   tree, wait_for)
 from tap import Skip, main, test
 
 MIB = 1 << 20
@@ -392,6 +392,21 @@ def wait_ready(a, n):
     wait_for(f"{n} are ready", lambda: a.counts()["ready"] == n, 40)
 
 
+def sleeps_between_questions():
+    """Whether a child of this test's is `neuron-collect wait`, which has asked at least once."""
+    for pid in family(os.getpid()):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                if b"\0wait\0--all\0" not in f.read():
+                    continue
+            with open(f"/proc/{pid}/wchan", encoding="ascii") as f:
+                if "nanosleep" in f.read():
+                    return True
+        except OSError:
+            pass
+    return False
+
+
 @test
 def once_that_a_running_agent_serves_fails_by_what_is_discarded_meanwhile():
     r = Retention(size="size=32m", keep_free_undelivered="4MiB")
@@ -406,7 +421,7 @@ def once_that_a_running_agent_serves_fails_by_what_is_discarded_meanwhile():
     results = []
     thread = threading.Thread(target=lambda: results.append(a.once("--timeout", "60s")))
     thread.start()
-    time.sleep(1)  # it asks for a scan, and waits
+    wait_for("it has counted, and waits", sleeps_between_questions)
     with open(a.path("work", "of-the-job"), "wb") as f:
         f.write(bytes(13 * MIB))
     wait_for("one is discarded", lambda: a.counts()["evicted"] == 1, 40)
