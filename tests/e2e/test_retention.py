@@ -142,12 +142,12 @@ def with_keep_nothing_is_ever_deleted():
 def with_delete_a_source_goes_when_keep_for_is_over_and_not_before():
     r = Retention(after_delivery="delete", keep_for="6s")
     a = r.a.start()
+    begun = time.monotonic()
     r.deliver(1, files=3)
     os.makedirs(r.path(1) + "-of-the-user")
     for n in (2, 3):  # each makes it look, while keep_for of the first is running
-        if not [b for b in a.bundles() if b["path"] == r.path(1)][0]["links_held"]:
-            break
-        assert os.path.exists(r.path(1)), "deleted before keep_for was over"
+        is_there = os.path.exists(r.path(1))
+        assert is_there or time.monotonic() - begun > 6, "deleted before keep_for was over"
         r.unit(n)
     assert a.bundles()[0]["links_held"]
     r.wait_gone(1)
