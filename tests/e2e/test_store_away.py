@@ -33,6 +33,8 @@ class Scene:
     def __init__(self, s3, **more):
         self.s3, self.proxy = s3, TcpProxy(s3)
         a = self.agent = Agent()
+        # The runtime calls its hook when a dump is complete; what no hook speaks of settles.
+        a.config["sources"][0]["settle"] = "15s"
         a.config["agreement"] = {"settle": f"{SETTLE}s", "window": "30s"}
         way = Endpoint(self.proxy.endpoint, s3.access_key, s3.secret_key, s3.region, None)
         options = {"request_timeout": "3s"} | more

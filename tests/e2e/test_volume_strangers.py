@@ -148,6 +148,8 @@ class Scene:
     def __init__(self):
         need_root()
         a = self.agent = Agent()
+        # The runtime calls its hook when a dump is complete; what no hook speaks of settles.
+        a.config["sources"][0]["settle"] = "15s"
         a.config["agreement"] = {"settle": "1s", "window": "30s", "listen": f"ipc://{a.path('bus')}"}
         self.share = a.path("share")
         os.mkdir(self.share)
@@ -288,6 +290,7 @@ def a_record_that_the_directory_refuses_is_beside_it_and_in_the_roster():
     s.fail()
     other = node(AGENT)
     other.config["node"]["instance_id"] = "i-0b"
+    other.config["sources"][0]["settle"] = "15s"  # as in Scene
     other.config["agreement"] = s.agent.config["agreement"] | {"listen": f"ipc://{other.path('bus')}"}
     other.config["destinations"] = s.agent.config["destinations"]
     other.start()
