@@ -287,15 +287,15 @@ def a_record_that_the_directory_refuses_is_beside_it_and_in_the_roster():
     s = Scene()
     s.agent.config["agreement"]["trusted_uids"] = [AGENT]
     s.agent.start()
-    s.fail()
     other = node(AGENT)
     other.config["node"]["instance_id"] = "i-0b"
     other.config["sources"][0]["settle"] = "15s"  # as in Scene
     other.config["agreement"] = s.agent.config["agreement"] | {"listen": f"ipc://{other.path('bus')}"}
     other.config["destinations"] = s.agent.config["destinations"]
-    other.start()
     job = Job(other, "planted", 2, root=ELSEWHERE)
-    job.start(1)
+    job.start(1)  # a process that starts after a failure belongs to the next one
+    s.fail()
+    other.start()
     job.fail(1)
     other.wait_delivered(1)
     beside = os.path.join(s.share, ".incidents.i-0b", s.key, "1")
