@@ -15,6 +15,7 @@
  * of links.c and link_session.c. */
 #include "agent/retention/link_dirs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -171,6 +172,17 @@ int link_dirs_open_instance(LinkDirs *dirs, LinkPlace place, bool create, Squatt
 int link_dirs_open_bundle(LinkDirs *dirs, LinkPlace place, const char *bundle_id) {
         _cleanup_close_ int fd = link_dirs_open_instance(dirs, place, false, NULL);
         return fd < 0 || !bundle_id ? TAKE_FD(fd) : own_dir_open_below(fd, bundle_id, false, NULL);
+}
+
+bool link_dirs_is_empty(int dir_fd) {
+        _cleanup_closedir_ DIR *dir = NULL;
+        const struct dirent *e;
+        if (fs_opendir_at(dir_fd, ".", &dir) < 0)
+                return false;
+        while ((e = readdir(dir)))
+                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+                        return false;
+        return true;
 }
 
 void link_dirs_find(LinkDirs *dirs, void (*on_dir)(const char *path, int error, void *userdata),

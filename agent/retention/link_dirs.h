@@ -60,6 +60,8 @@ int link_dirs_open_instance(LinkDirs *dirs, LinkPlace place, bool create, Squatt
 /** Opens the directory of a bundle's links in one place. Results as above
  * @param bundle_id  a plain name; NULL: opens this node's directory */
 int link_dirs_open_bundle(LinkDirs *dirs, LinkPlace place, const char *bundle_id);
+/** @return whether a directory of links has no entry; false: it has, or cannot be read */
+bool link_dirs_is_empty(int dir_fd);
 
 /** Opens, and creates, a directory in `.neuron-collectd` that the agents of all nodes share: each
  * creates files in it, and removes its own only.

@@ -361,21 +361,11 @@ static void remove_old_names(LinkSession *s, const char *member_path, const stru
         }
 }
 
-static bool is_empty(int dir_fd) {
-        _cleanup_closedir_ DIR *dir = NULL;
-        const struct dirent *e;
-        if (fs_opendir_at(dir_fd, ".", &dir) < 0)
-                return false;
-        while ((e = readdir(dir)))
-                if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-                        return false;
-        return true;
-}
-
 /* @return the place that has links of the bundle; N_LINK_PLACES: neither has */
 static LinkPlace find_used_place(LinkSession *s) {
         for (LinkPlace place = 0; s->used == N_LINK_PLACES && place < N_LINK_PLACES; place++)
-                if (session_open(s, place, false) >= 0 && !is_empty(s->places[place].bundle_fd))
+                if (session_open(s, place, false) >= 0 &&
+                    !link_dirs_is_empty(s->places[place].bundle_fd))
                         s->used = place;
         return s->used;
 }
@@ -383,15 +373,15 @@ static LinkPlace find_used_place(LinkSession *s) {
 /* Removes the empty directories that were created for a link that was then refused. A delivery
  * would take them for the bundle's place. */
 static void remove_empty_place(LinkSession *s, SessionPlace *at) {
-        if (at->bundle_fd < 0)
+        if (at->instance_fd < 0)
                 return;
-        for (char *end; at->prefix && (end = strrchr(at->prefix, '/'));) {
+        for (char *end; at->bundle_fd >= 0 && at->prefix && (end = strrchr(at->prefix, '/'));) {
                 *end = '\0';
                 if (unlinkat(at->bundle_fd, at->prefix, AT_REMOVEDIR) < 0)
                         break;
         }
         forget_directory(at);
-        if (unlinkat(at->instance_fd, s->bundle_id, AT_REMOVEDIR) < 0)
+        if (unlinkat(at->instance_fd, s->bundle_id, AT_REMOVEDIR) < 0 || at->bundle_fd < 0)
                 return;
         (void)close(at->bundle_fd); /* was only read */
         at->bundle_fd = -1;

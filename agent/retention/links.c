@@ -35,9 +35,11 @@ int links_open(LinkDirs *dirs, const char *bundle_id) {
                 return -EINVAL;
         for (LinkPlace place = 0; place < N_LINK_PLACES; place++) {
                 int fd = link_dirs_open_bundle(dirs, place, bundle_id);
-                if (fd >= 0)
+                if (fd >= 0 && !link_dirs_is_empty(fd))
                         return fd;
-                if (r == -ENOENT && !own_dir_is_absent(fd))
+                if (fd >= 0) /* left by an attempt that then made them in the other place */
+                        (void)close(fd);
+                else if (r == -ENOENT && !own_dir_is_absent(fd))
                         r = fd;
         }
         return r;

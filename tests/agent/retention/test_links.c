@@ -76,6 +76,20 @@ static void in_scratch(const Scratch *s, const char *command) {
         assert_int_equal(system(text), 0);
 }
 
+/* What is left when opening the directory failed, or a kill came, right after it was made. */
+static void links_in_one_place_are_found_beside_an_empty_directory_in_the_other(void **state) {
+        const Scratch *s = *state;
+        _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
+        _cleanup_free_ char *error = NULL;
+        assert_int_equal(link_member(s, p, "a", &error), 0);
+        in_scratch(s, "cp -al .neuron-collectd src/.neuron-collectd && rm .neuron-collectd/*/*/a");
+        _cleanup_close_ int fd = links_open(p, BUNDLE);
+        assert_true(fd >= 0);
+        assert_int_equal(faccessat(fd, "a", R_OK, AT_SYMLINK_NOFOLLOW), 0);
+        in_scratch(s, "rm src/.neuron-collectd/*/*/a");
+        assert_int_equal(links_open(p, BUNDLE), -ENOENT);
+}
+
 static void a_member_is_linked_beside_the_source(void **state) {
         const Scratch *s = *state;
         _cleanup_(link_dirs_freep) LinkDirs *p = link_dirs_at(s, "src");
@@ -629,6 +643,7 @@ static void a_list_that_cannot_be_written_is_logged_once(void **state) {
 int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_member_is_linked_beside_the_source),
+                TEST(links_in_one_place_are_found_beside_an_empty_directory_in_the_other),
                 TEST(links_outlive_their_source),
                 TEST(a_link_of_an_older_inode_is_replaced),
                 TEST(a_member_that_is_not_the_one_checked_is_not_linked),
