@@ -335,13 +335,7 @@ def late_files_that_only_links_hold_are_shipped_though_another_build_had_the_dat
     a.sql("PRAGMA user_version = 11")
     a.start()
     assert "another build" in a.log
-    go(a)
-    a.wait_delivered(2)
-    a.wait_all()
-    first, second = shipped(a)
-    assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (first, second)
-    wait_for("no links remain", lambda: not linked(a))
-    a.stop()
+    assert_late_follows(a, base, late)
 
 
 @test
@@ -494,6 +488,17 @@ def bytes_of(found):
     return {os.path.basename(name): what for name, what in found.items()}
 
 
+def assert_late_follows(a, base, late):
+    """Once the destination is there it gets the bundle, then the file `late` in a supplement."""
+    go(a)
+    a.wait_delivered(2)
+    a.wait_all()
+    first, second = shipped(a)
+    assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (first, second)
+    wait_for("the links are released", lambda: not linked(a))
+    a.stop()
+
+
 @test
 def what_comes_while_a_bundle_waits_is_held_and_follows_in_a_supplement():
     for how in "events", "scans", "a restart":
@@ -529,13 +534,7 @@ def what_came_late_outlives_a_lost_database_too():
         if os.path.exists(a.path("state", "state.db" + extra)):
             os.unlink(a.path("state", "state.db" + extra))
     a.start()
-    go(a)
-    a.wait_delivered(2)
-    a.wait_all()
-    first, second = shipped(a)
-    assert bytes_of(first) == base and bytes_of(second) == {b"late": late}, (first, second)
-    wait_for("the links are released", lambda: not linked(a))
-    a.stop()
+    assert_late_follows(a, base, late)
 
 
 @test
