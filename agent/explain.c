@@ -52,8 +52,7 @@ static const char *final_sentence(const BundleRecord *rec) {
         case BUNDLE_QUARANTINED:
                 if (bundle_is_of_attachments(rec))
                         return "It failed too often; its files are kept in the state directory. "
-                               "Fix "
-                               "the cause, then retry it.";
+                               "Fix the cause, then retry it.";
                 return rec->links_held ? "It failed too often and its source files are still held. "
                                          "Fix the cause, then retry it."
                                        : "It failed too often, and no links hold its source "

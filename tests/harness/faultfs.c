@@ -2,17 +2,18 @@
  * volume that went bad.
  *
  *   faultfs -f -o allow_other,modules=subdir,subdir=REAL MOUNT
- *   echo "write ENOSPC 4096" > MOUNT/.faultfs       one rule a line, in force when the write
- * returns echo clear > MOUNT/.faultfs
+ *   echo "write ENOSPC 4096" > MOUNT/.faultfs
+ *   echo clear > MOUNT/.faultfs
  *
- * A rule is `OP FAULT [AFTER] [PART]`. OP: getattr readdir open create read write fsync fsyncdir
- * link rename rename-flags unlink mkdir statfs truncate, or * for all. FAULT: an errno's name,
- * `delayMSEC`, `hold` (until `clear`; reading .faultfs gives the ids of the threads that are held),
- * `short` (half of a write is done) or `flip` (one bit of what is read is wrong).
- * AFTER: so many calls, or bytes for read and write, go well first. PART: only paths with this in
- * them. The same lines are read from the FIFO $FAULTFS_CTL, which is made when set; they come into
- * force some time later. With $FAULTFS_DIRECT nothing is cached by the kernel. Only for tests: it
- * serves root's requests as root and checks no permission. */
+ * One rule a line, in force when the write returns. A rule is `OP FAULT [AFTER] [PART]`. OP:
+ * getattr readdir open create read write fsync fsyncdir link rename rename-flags unlink mkdir
+ * statfs truncate, or * for all. FAULT: an errno's name, `delayMSEC`, `hold` (until `clear`;
+ * reading .faultfs gives the ids of the threads that are held), `short` (half of a write is done)
+ * or `flip` (one bit of what is read is wrong). AFTER: so many calls, or bytes for read and write,
+ * go well first. PART: only paths with this in them. The same lines are read from the FIFO
+ * $FAULTFS_CTL, which is made when set; they come into force some time later. With $FAULTFS_DIRECT
+ * nothing is cached by the kernel. Only for tests: it serves root's requests as root and checks no
+ * permission. */
 #define FUSE_USE_VERSION 31
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* it is compiled by the tests that need it, without configure's help */
