@@ -4,6 +4,7 @@ seed. What was delivered is judged by tar, zstd and sha256sum.
 
     inside.py SEED MINUTES [FIRST-ROUND [THEME]]
 """
+import glob
 import os
 import random
 import shutil
@@ -464,6 +465,10 @@ class NfsSource(Round):
         if self.dies:
             time.sleep(self.rng.uniform(0, 3))
             dead = self.rng.randrange(2)
+            nodes = os.path.join(EXPORT, "dumps", ".neuron-collectd", "@nodes")
+            if self.named:  # without a mark the ctime of its files counts, which nobody can set
+                wait_for(f"{NODES[dead]} has made its mark", lambda: glob.glob(
+                    os.path.join(nodes, f"{NODES[dead]}*", "alive")), 90)
             self.event(f"{NODES[dead]} dies")
             self.agents[dead].kill()
             self.dead, self.died_at = NODES[dead], time.time()
@@ -471,7 +476,6 @@ class NfsSource(Round):
             if self.strangers and self.named:
                 self.may_lack = {(unit, path) for unit, files in self.units.items()
                                  for path in files if NODES[dead] in path}
-            nodes = os.path.join(EXPORT, "dumps", ".neuron-collectd", "@nodes")
             then = time.time() - DEAD_SECONDS
             # A node that dies while its export is withdrawn may never have made a mark.
             for name in os.listdir(nodes) if os.path.isdir(nodes) else ():
