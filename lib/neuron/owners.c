@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +11,6 @@
 #include "lib/base/log.h"
 
 #define LOG_INTERVAL_USEC (60 * USEC_PER_SEC)
-#define CONTAINER_SHOWN 12 /* characters: as container tools show an id */
-
-const char *owner_text(const Owner *o, char buf[static OWNER_TEXT_SIZE]) {
-        (void)snprintf(buf, OWNER_TEXT_SIZE, "uid %u%s%.*s", (unsigned)o->uid,
-                       o->container[0] ? " of container " : "", CONTAINER_SHOWN, o->container);
-        return buf;
-}
 
 void owners_done(Owners *s) {
         free(s->shares);
@@ -27,21 +19,12 @@ void owners_done(Owners *s) {
         s->total = 0;
 }
 
-static int compare(const Owner *a, const Owner *b) {
-        return a->uid != b->uid ? (a->uid > b->uid) - (a->uid < b->uid)
-                                : strcmp(a->container, b->container);
-}
-
-bool owner_is_same(const Owner *a, const Owner *b) {
-        return compare(a, b) == 0;
-}
-
 /* @return the index of the owner's share, or where it belongs */
 static size_t find(const Owners *s, const Owner *o, bool *ret_found) {
         size_t low = 0, high = s->n_shares;
         while (low < high) {
                 size_t middle = low + (high - low) / 2;
-                int order = compare(&s->shares[middle].owner, o);
+                int order = owner_compare(&s->shares[middle].owner, o);
                 if (order == 0) {
                         *ret_found = true;
                         return middle;
@@ -77,7 +60,7 @@ int owners_request(Owners *s, const Owner *o, uint64_t amount, Owner *ret_larges
                 return OWNERS_REFUSED;
         if (s->total > s->max - amount) {
                 const OwnerShare *most = find_largest(s);
-                if (!most || most->amount < own + amount || compare(&most->owner, o) == 0)
+                if (!most || most->amount < own + amount || owner_compare(&most->owner, o) == 0)
                         return OWNERS_REFUSED;
                 if (ret_largest)
                         *ret_largest = most->owner;

@@ -6,22 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
-#define OWNER_CONTAINER_SIZE 65
-
-typedef struct Owner {
-        uid_t uid; /* of the process or of the file */
-        /* The container of the process, from its cgroup; "" = on the host, or a file. Root in a
-         * container is the root of that container, not of the host. */
-        char container[OWNER_CONTAINER_SIZE];
-} Owner;
-
-/** Spells it for people: `uid 1000`, `uid 0 of container 0123456789ab`. @return buf */
-#define OWNER_TEXT_SIZE 48
-const char *owner_text(const Owner *o, char buf[static OWNER_TEXT_SIZE]);
-
-bool owner_is_same(const Owner *a, const Owner *b);
+#include "lib/base/owner.h"
 
 typedef struct OwnerShare {
         Owner owner;
