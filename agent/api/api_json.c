@@ -189,16 +189,24 @@ static json_t *hook_json(const HookView *h) {
                          "trouble", api_json_text(h->trouble));
 }
 
-static json_t *bounded_json(const Owners *const *bounded) {
-        const Owners *o = *bounded;
-        return json_pack("{s:s, s:o, s:o, s:o}",                  /* */
-                         "what", o->what,                         /* */
-                         "max", api_json_number(owners_bound(o)), /* */
-                         "total", api_json_number(o->total),      /* */
-                         "refused", api_json_number(o->n_refused));
+static json_t *cap_json(uint64_t max) {
+        return max == UINT64_MAX ? json_null() : api_json_number(max);
 }
 
-DEFINE_LIST(bounded_list, Owners *const, bounded_json);
+static json_t *bound_json(const BoundView *b) {
+        char owner[OWNER_TEXT_SIZE];
+        return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}",         /* */
+                         "what", b->what,                          /* */
+                         "max", cap_json(b->max),                  /* */
+                         "max_each", cap_json(b->max_each),        /* */
+                         "total", api_json_number(b->total),       /* */
+                         "refused", api_json_number(b->n_refused), /* */
+                         "last_refused",
+                         b->has_owner ? json_string(owner_text(&b->last_refused, owner))
+                                      : json_null());
+}
+
+DEFINE_LIST(bound_list, BoundView, bound_json);
 
 /* What another module has written. */
 static json_t *written_json(const char *text) {
@@ -229,7 +237,7 @@ json_t *api_json_status(const AgentView *v) {
                 "destinations", destination_list(v->destinations, v->n_destinations), /* */
                 "shipping", shipping_list(v->shipping, v->n_shipping),                /* */
                 "sources", source_list(v->sources, v->n_sources), "bounded",
-                bounded_list(v->bounded, v->n_bounded));
+                bound_list(v->bounded, v->n_bounded));
 }
 
 /* @return its progress, NULL when it is not underway */

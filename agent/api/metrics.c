@@ -278,10 +278,10 @@ static void add_hook(StrBuf *b, const HookView *h) {
 
 static void add_bounded(StrBuf *b, const AgentView *v) {
         add_head(b, "refused_total", "counter",
-                 "What was refused or displaced since it is bounded, fairly between users.");
+                 "Requests that were refused at the limit of their owner, or of all owners.");
         for (size_t i = 0; i < v->n_bounded; i++)
-                add_line(b, "refused_total", (Label){ "what", v->bounded[i]->what },
-                         v->bounded[i]->n_refused);
+                add_line(b, "refused_total", (Label){ "what", v->bounded[i].what },
+                         v->bounded[i].n_refused);
 }
 
 static void add_sources(StrBuf *b, const AgentView *v) {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/base/bound.h"
 #include "lib/neuron/owners.h"
 #include "lib/neuron/record.h"
 
@@ -95,6 +96,14 @@ typedef struct HookView {
         Histogram seconds;   /* from a note to the answer about its snapshot */
 } HookView;
 
+typedef struct BoundView { /* of something that is bounded by owner */
+        const char *what;
+        uint64_t max, max_each; /* UINT64_MAX: not bounded */
+        uint64_t total, n_refused;
+        Owner last_refused; /* with n_refused > 0 */
+        bool has_owner;     /* last_refused is known */
+} BoundView;
+
 #define BOUNDED_MAX 24
 
 typedef struct AgentView {
@@ -130,7 +139,7 @@ typedef struct AgentView {
         LabelledCount named[3]; /* bundles, by how their name was agreed */
         uint64_t n_sources_deleted, sources_deleted_bytes; /* bundles whose files retention has
                                                               deleted, since the state was made */
-        const Owners *bounded[BOUNDED_MAX];                /* agent_view_add_bounded() */
+        BoundView bounded[BOUNDED_MAX];                    /* agent_view_add_bound() */
         size_t n_bounded;
         bool idle;  /* every source has been scanned, nothing waits to be checked and no bundle is
                        underway */
@@ -147,10 +156,26 @@ static inline uint64_t agent_view_discovered(const AgentView *v) {
         return n;
 }
 
-/** Adds something that is bounded by owner, borrowed. */
-static inline void agent_view_add_bounded(AgentView *v, const Owners *bounded) {
+/** Adds something that is bounded by owner. */
+static inline void agent_view_add_bound(AgentView *v, const Bound *b) {
         if (v->n_bounded < BOUNDED_MAX)
-                v->bounded[v->n_bounded++] = bounded;
+                v->bounded[v->n_bounded++] = (BoundView){ .what = b->what,
+                                                          .max = b->max,
+                                                          .max_each = b->max_each,
+                                                          .total = bound_total(b),
+                                                          .n_refused = b->n_refused,
+                                                          .last_refused = b->last_refused,
+                                                          .has_owner = b->n_refused > 0 };
+}
+
+/** The same, until all use Bound. */
+static inline void agent_view_add_bounded(AgentView *v, const Owners *b) {
+        if (v->n_bounded < BOUNDED_MAX)
+                v->bounded[v->n_bounded++] = (BoundView){ .what = b->what,
+                                                          .max = b->max,
+                                                          .max_each = owners_bound(b),
+                                                          .total = b->total,
+                                                          .n_refused = b->n_refused };
 }
 
 typedef struct ViewFilter {

@@ -136,6 +136,27 @@ static void print_limits(const json_t *limits) {
         print_text("limits: ", limits, "note");
 }
 
+/* What was refused to users because they had all that there may be. */
+static void print_bounded(const json_t *bounded) {
+        size_t i;
+        json_t *b;
+        json_array_foreach(bounded, i, b) {
+                const uint64_t each = cli_number(b, "max_each"), all = cli_number(b, "max");
+                if (cli_number(b, "refused") == 0)
+                        continue;
+                cli_part("limits: %s: %llu refused since the start", cli_text(b, "what"),
+                         cli_number(b, "refused"));
+                if (*cli_text(b, "last_refused"))
+                        cli_part(", the last of %s", cli_text(b, "last_refused"));
+                if (each > 0)
+                        cli_part("; an owner may have %llu", (unsigned long long)each);
+                if (all > 0)
+                        cli_part("%s %llu", each > 0 ? ", all together" : "; all together may have",
+                                 (unsigned long long)all);
+                cli_line("%s", "");
+        }
+}
+
 static void print_others(const json_t *others) {
         char units[CLI_COUNT_SIZE], nodes[CLI_COUNT_SIZE], age[PARSE_FORMAT_SIZE];
         if (cli_number(others, "dead_links") > 0)
@@ -266,6 +287,7 @@ int cmd_status(const Cli *cli, int argc, char **argv) {
         print_bundles(cli, status);
         print_shipping(status);
         print_limits(json_object_get(status, "limits"));
+        print_bounded(json_object_get(status, "bounded"));
         print_hook(json_object_get(status, "hook"));
         print_agreement(json_object_get(status, "agreement"));
         print_sources(status);
