@@ -24,6 +24,7 @@
 #include "collectors/crash/crash.h"
 #include "collectors/runner/probe_request.h"
 #include "lib/base/array.h"
+#include "lib/base/bound.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_out.h"
 #include "lib/base/json_text.h"
@@ -33,7 +34,6 @@
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
 #include "lib/event/worker_pool.h"
-#include "lib/neuron/owners.h"
 
 #define REPORTS_MAX 512
 #define REPORTS_OF_USER_MAX 64
@@ -59,29 +59,23 @@ typedef struct PendingReport {
         ReportJob job; /* the worker's, while it runs */
         ListLink link; /* in order of arrival */
         CrashReports *owner;
+        Charge charge;
         ReportState state; /* set_state() */
         bool is_unwanted;
         AttachmentJob *attaching;
         int error; /* of attaching */
 } PendingReport;
 
-/* The time that the reports of a user have taken since the queue was last empty. */
-typedef struct UserTime {
-        uid_t uid;
-        uint64_t used_usec;
-} UserTime;
-
 struct CrashReports {
         CrashReportsContext context;
         WorkerPool *pool; /* one thread */
         ListLink reports;
         size_t n;
-        Owners owners;          /* of the reports */
+        Bound bound;            /* of the reports, by owner of the core */
+        Bound time;             /* that they have taken since the queue was last empty, usec */
         PendingReport *running; /* NULL: none */
         uint64_t running_since_usec;
         KernelLog *kernel_log;
-        UserTime times[REPORTS_MAX];
-        size_t n_times;
         uid_t last_uid;
         sd_event_source *next;
 };
@@ -103,6 +97,7 @@ static PendingReport *report_free(PendingReport *x) {
         if (!x)
                 return NULL;
         attachment_job_forget(x->attaching);
+        bound_release(&x->charge);
         report_job_done(&x->job);
         free(x);
         return NULL;
@@ -223,8 +218,7 @@ static void remove_report(PendingReport *x) {
         list_remove(&x->link);
         c->n--;
         if (c->n == 0)
-                c->n_times = 0;
-        owners_release(&c->owners, &(Owner){ .uid = x->job.uid }, 1);
+                bound_reset(&c->time);
 }
 
 /* Removes a report that has ended. In the store it is pending until it is attached durably. */
@@ -313,24 +307,11 @@ static void start_attaching(PendingReport *x) {
 
 /* ---- the next user ---- */
 
-static uint64_t time_of(const CrashReports *c, uid_t uid) {
-        for (size_t i = 0; i < c->n_times; i++)
-                if (c->times[i].uid == uid)
-                        return c->times[i].used_usec;
-        return 0;
-}
-
 static void charge_time(CrashReports *c, uid_t uid) {
-        uint64_t now = clock_boottime_usec(), used = now - c->running_since_usec;
+        const uint64_t now = clock_boottime_usec(),
+                       used = MAX(now - c->running_since_usec, (uint64_t)1);
         c->running_since_usec = now;
-        for (size_t i = 0; i < c->n_times; i++)
-                if (c->times[i].uid == uid) {
-                        c->times[i].used_usec += used;
-                        return;
-                }
-        if (c->n_times == ELEMENTSOF(c->times))
-                c->n_times = 0; /* every user starts at 0 again */
-        c->times[c->n_times++] = (UserTime){ uid, used };
+        (void)bound_spend(&c->time, &(Owner){ .uid = uid }, used); /* without memory: not counted */
 }
 
 static void start_work(PendingReport *x) {
@@ -368,16 +349,18 @@ static void done(WorkJob *job) {
 
 /* @return the first report of the user whose reports have taken the least time; among equals, of
  * the user with the next higher uid; NULL */
-static PendingReport *pick_next(const CrashReports *c) {
+static PendingReport *pick_next(CrashReports *c) {
         const uid_t next_uid = c->last_uid + 1;
         PendingReport *first = NULL;
+        uint64_t least = 0;
         LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports) {
-                uint64_t least = first ? time_of(c, first->job.uid) : 0,
-                         used = time_of(c, x->job.uid);
-                if (!first || used < least ||
-                    (used == least &&
-                     x->job.uid - next_uid < first->job.uid - next_uid)) /* unsigned: wraps */
-                        first = x;
+                const uint64_t used = bound_amount(&c->time, &(Owner){ .uid = x->job.uid });
+                if (first && (used > least ||
+                              (used == least &&
+                               x->job.uid - next_uid >= first->job.uid - next_uid))) /* wraps */
+                        continue;
+                first = x;
+                least = used;
         }
         return first;
 }
@@ -451,15 +434,6 @@ static bool is_hung(const CrashReports *c) {
         return c->running && clock_boottime_usec() - c->running_since_usec > HANGS_USEC;
 }
 
-/* @return whether it is charged to the owner; if not, the reason is logged */
-static bool has_room(CrashReports *c, const Owner *owner) {
-        Owner largest;
-        if (owners_request(&c->owners, owner, 1, &largest) == OWNERS_GRANTED)
-                return true;
-        owners_count_refused(&c->owners, owner, clock_boottime_usec());
-        return false;
-}
-
 bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         const BundleRecord *b = core->bundle;
         if (find_report(c, b->id))
@@ -470,15 +444,17 @@ bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
                 return false;
         }
         const Owner owner = { .uid = b->uid };
-        if (!has_room(c, &owner))
+        Charge charge = { 0 };
+        if (bound_charge(&c->bound, &charge, &owner, 1) != BOUND_OK)
                 return false;
         int r = core->is_pending ? 0 : store_report_add(c->context.store, b->id);
         PendingReport *x = r == 0 ? report_new(c, core) : NULL;
         if (!x) {
-                owners_release(&c->owners, &owner, 1);
+                bound_release(&charge);
                 log_dump(b->id, LOG_WARNING, r < 0 ? r : -ENOMEM, "no crash report is made");
                 return false;
         }
+        x->charge = charge;
         list_append(&c->reports, &x->link);
         c->n++;
         set_others_wait(c);
@@ -494,6 +470,10 @@ void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
                 report_free(x);
         } else if (x)
                 x->is_unwanted = true;
+}
+
+const Bound *crash_reports_bound(const CrashReports *c) {
+        return &c->bound;
 }
 
 size_t crash_reports_n(const CrashReports *c) {
@@ -521,9 +501,11 @@ int crash_reports_new(CrashReports **ret, const CrashReportsContext *context) {
                 return -ENOMEM;
         *c = (CrashReports){ .context = *context,
                              .last_uid = (uid_t)-1,
-                             .owners = { .what = "crash reports",
-                                         .max = REPORTS_MAX,
-                                         .max_each = REPORTS_OF_USER_MAX } };
+                             .bound = { .what = "crash reports",
+                                        .max = REPORTS_MAX,
+                                        .max_each = REPORTS_OF_USER_MAX,
+                                        .clock = context->clock },
+                             .time = { .max = UINT64_MAX, .max_each = UINT64_MAX } };
         list_init(&c->reports);
         c->kernel_log = kernel_log_new();
         int r = c->kernel_log
@@ -554,7 +536,8 @@ CrashReports *crash_reports_free(CrashReports *c) {
         }
         sd_event_source_disable_unref(c->next);
         kernel_log_free(c->kernel_log);
-        owners_done(&c->owners);
+        bound_done(&c->bound);
+        bound_done(&c->time);
         free(c);
         return NULL;
 }

@@ -11,6 +11,7 @@
 #include "agent/node_events/kernel_log.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/store.h"
+#include "lib/base/bound.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 
@@ -47,6 +48,8 @@ typedef struct CrashReportsCore { /* borrowed for the call */
 bool crash_reports_request(CrashReports *c, const CrashReportsCore *core);
 /** The bundle will not be delivered: nobody needs its report. */
 void crash_reports_cancel(CrashReports *c, const char *bundle_id);
+/** Whose the reports are that wait to be made, for the view. */
+const Bound *crash_reports_bound(const CrashReports *c);
 /** @return how many reports are still to be made; 0 while one hangs on a file system that does not
  * answer: then all are made after the next start */
 size_t crash_reports_n(const CrashReports *c);
