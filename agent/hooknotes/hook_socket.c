@@ -3,9 +3,9 @@
  *
  * Any user may connect (mode 0666), so that only what the kernel reports of a peer is trusted. A
  * peer has a second for its first packet; afterwards its user, hooknotes.c, says how long it may
- * stay. A packet that is too long ends a connection. At the limit of connections the owner with the
- * most loses one. Nothing here blocks, and nothing knows what a packet says, apart from the answers
- * to peers that are refused. */
+ * stay. A packet that is too long ends a connection. A connection beyond the limits is refused: its
+ * hook leaves the note in the mailbox. Nothing here blocks, and nothing knows what a packet says,
+ * apart from the answers to peers that are refused. */
 #include "agent/hooknotes/hook_socket.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ struct HookSocket {
         Listener *listener;
         HookSocketOptions options;
         ListLink open;
-        Owners owners; /* of `open` */
+        Bound bound; /* of `open`, by owner */
         HookPeer *in_callback;
         char packet[NOTE_MAX_BYTES + 2];
 };
@@ -44,6 +44,7 @@ static void peer_free(HookPeer *p) {
         sd_event_source_disable_unref(p->timer);
         if (p->fd >= 0)
                 (void)close(p->fd); /* nothing more is sent to it */
+        bound_release(&p->charge);
         free(p);
 }
 
@@ -52,7 +53,6 @@ static void peer_unlink(HookPeer *p) {
                 return;
         p->is_closed = true;
         list_remove(&p->link);
-        owners_release(&p->socket->owners, &p->owner, 1);
 }
 
 void hook_peer_close(HookPeer *p) {
@@ -148,43 +148,6 @@ static int on_peer(sd_event_source *source, int fd, uint32_t events, void *userd
 
 /* ---- the listener ---- */
 
-static void count_too_many(HookSocket *s, const Owner *o) {
-        owners_count_refused(&s->owners, o, clock_boottime_usec());
-        s->options.on_refused(o, NULL, s->options.userdata);
-}
-
-/* @return the owner's oldest connection without a note, else its oldest one; NULL: it has none */
-static HookPeer *find_displaceable(const HookSocket *s, const Owner *o) {
-        HookPeer *found = NULL;
-        LIST_FOREACH_ITEM (HookPeer, p, link, &s->open) {
-                if (!owner_is_same(&p->owner, o))
-                        continue;
-                if (!p->userdata)
-                        return p;
-                found = found ? found : p;
-        }
-        return found;
-}
-
-/* At the limit, the owner with the most connections loses one; if that is the new peer's owner,
- * then only one that has sent no note. No note is lost: the agent has the note of a displaced hook,
- * or the hook leaves it in the mailbox. */
-static int request_space(HookSocket *s, const Owner *o) {
-        Owner largest;
-        int r;
-        while ((r = owners_request(&s->owners, o, 1, &largest)) > OWNERS_GRANTED) {
-                HookPeer *p = find_displaceable(s, r == OWNERS_DISPLACE ? &largest : o);
-                if (!p || (r == OWNERS_REFUSED && p->userdata))
-                        return r;
-                (void)hook_peer_send(p,
-                                     p->userdata ? "snapshot none " TOO_MANY : "refused " TOO_MANY,
-                                     -1); /* it may have ended */
-                count_too_many(s, &p->owner);
-                peer_gone(p);
-        }
-        return r;
-}
-
 /* Sets the pid, and the owner by SO_PEERCRED and the cgroup of the process. */
 static int identify_peer(HookPeer *p) {
         struct ucred who;
@@ -209,14 +172,13 @@ static int add_peer(HookSocket *s, int fd) {
         *p = (HookPeer){ .socket = s, .fd = fd };
         int r = s->options.identify ? s->options.identify(p, s->options.userdata)
                                     : identify_peer(p);
-        if (r >= 0)
-                r = request_space(s, &p->owner);
-        if (r > 0) {
+        if (r >= 0 && bound_charge(&s->bound, &p->charge, &p->owner, 1) != BOUND_OK) {
                 char nothing; /* if it stays unread, the hook gets ECONNRESET and not the answer:
                                  unix(7) */
                 (void)recv(fd, &nothing, sizeof nothing, MSG_DONTWAIT | MSG_TRUNC);
                 (void)hook_peer_send(p, "refused " TOO_MANY, -1);
-                count_too_many(s, &p->owner);
+                s->options.on_refused(&p->owner, NULL, s->options.userdata);
+                r = 1;
         }
         if (r != 0) {
                 peer_free(p);
@@ -228,7 +190,6 @@ static int add_peer(HookSocket *s, int fd) {
         if (r >= 0)
                 r = wait_for_note(p);
         if (r < 0) {
-                owners_release(&s->owners, &p->owner, 1);
                 peer_free(p);
                 return r;
         }
@@ -249,7 +210,7 @@ HookSocket *hook_socket_free(HookSocket *s) {
         LIST_FOREACH_SAFE (l, &s->open)
                 hook_peer_close(CONTAINER_OF(l, HookPeer, link));
         listener_free(s->listener);
-        owners_done(&s->owners);
+        bound_done(&s->bound);
         sd_event_unref(s->event);
         free(s);
         return NULL;
@@ -261,7 +222,10 @@ int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketO
                 return -ENOMEM;
         s->event = sd_event_ref(event);
         s->options = *options;
-        s->owners = (Owners){ .what = "connections of hooks", .max = HOOK_OPEN_MAX };
+        s->bound = (Bound){ .what = "connections of hooks",
+                            .max = HOOK_OPEN_MAX,
+                            .max_each = HOOK_OPEN_MAX_OF_OWNER,
+                            .clock = clock_system() };
         list_init(&s->open);
         int r = listener_new(&s->listener, event, fd, on_connection, s);
         if (r < 0) {
@@ -273,13 +237,13 @@ int hook_socket_new(HookSocket **ret, sd_event *event, int fd, const HookSocketO
 }
 
 size_t hook_socket_n_open(const HookSocket *s) {
-        return s->owners.total;
+        return s->bound.total;
 }
 
 void hook_socket_set_proc_root(HookSocket *s, const char *proc_root) {
         s->options.proc_root = proc_root;
 }
 
-const Owners *hook_socket_owners(const HookSocket *s) {
-        return &s->owners;
+const Bound *hook_socket_bound(const HookSocket *s) {
+        return &s->bound;
 }

@@ -7,12 +7,14 @@
 #include <sys/types.h>
 #include <systemd/sd-event.h>
 
+#include "lib/base/bound.h"
 #include "lib/base/list.h"
-#include "lib/neuron/owners.h"
 
 /* A node has at most 128 cores, each with a thread that may run the hook. All threads of a job have
- * one owner, and several such jobs may fail together. */
+ * one owner, and hooks of the job's last start may still be connected when it fails again. Two
+ * owners who have all that they may leave enough for the job of a third one. */
 #define HOOK_OPEN_MAX 512
+#define HOOK_OPEN_MAX_OF_OWNER 192
 
 typedef struct HookSocket HookSocket;
 
@@ -23,6 +25,7 @@ typedef struct HookPeer { /* to be read only, but for userdata */
         sd_event_source *io, *timer;
         pid_t pid; /* as this process counts; 0 = in a pid namespace that the agent cannot see */
         Owner owner;
+        Charge charge;
         bool is_owner_known; /* its cgroup could be read */
         uint64_t since_usec; /* CLOCK_BOOTTIME when it connected */
         bool is_late;        /* its time is over: on_gone is about to be called */
@@ -55,7 +58,7 @@ HookSocket *hook_socket_free(HookSocket *s);
 void hook_socket_set_proc_root(HookSocket *s, const char *proc_root);
 size_t hook_socket_n_open(const HookSocket *s);
 /** Whose the connections are, for the view. */
-const Owners *hook_socket_owners(const HookSocket *s);
+const Bound *hook_socket_bound(const HookSocket *s);
 
 /** Sends a packet. @param fd  is passed with it by SCM_RIGHTS, borrowed; -1 = none
  * @return 0, or -errno (-EAGAIN: the hook does not read): then it counts as disconnected */

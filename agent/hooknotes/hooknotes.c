@@ -396,7 +396,7 @@ void hooknotes_fill_view(const HookNotes *n, AgentView *ret) {
         v->trouble = n->trouble;
         v->seconds = n->seconds;
         if (n->socket)
-                agent_view_add_bounded(ret, hook_socket_owners(n->socket));
+                agent_view_add_bound(ret, hook_socket_bound(n->socket));
         agent_view_add_bounded(ret, &n->ratelimit.owners);
         agent_view_add_bounded(ret, &n->parsing.unparsed);
         if (n->mailbox)

@@ -402,7 +402,7 @@ def two_users_with_all_the_connections_keep_no_other_user_s_hook_out():
     resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 4096))
     attackers = [attack(OTHER), attack(OTHER - 1)]
     try:
-        wait_for("they hold what there is", lambda: hook_status(agent)["open"] >= 500)
+        wait_for("they hold what there is", lambda: hook_status(agent)["open"] >= 2 * 190)
         answers = [as_user(NOBODY, lambda: answer_to(agent, note_of(directory)))
                    for _ in range(20)]
         assert all(a.startswith("accepted") for a in answers), answers
@@ -412,6 +412,8 @@ def two_users_with_all_the_connections_keep_no_other_user_s_hook_out():
             os.waitpid(pid, 0)
     bounded = {b["what"]: b for b in agent.status()["bounded"]}["connections of hooks"]
     assert bounded["refused"] > 0 and bounded["total"] <= bounded["max"], bounded
+    assert bounded["last_refused"] in (f"uid {OTHER}", f"uid {OTHER - 1}"), bounded
+    assert "limits: connections of hooks: " in agent.cli("status").stdout
     assert 'neuron_collectd_refused_total{what="connections of hooks"}' in \
         agent.curl("/metrics").stdout
     assert "connections of hooks were refused" in agent.log, agent.log

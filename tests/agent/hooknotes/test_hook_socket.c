@@ -291,46 +291,47 @@ static void hang_up(int *fds, unsigned n) {
                 (void)close(fds[i]);
 }
 
-static void so_many_work_at_once_and_the_next_of_one_owner_is_reported(void **state) {
+static void so_many_of_one_owner_work_at_once_and_the_next_one_is_refused(void **state) {
         SocketFixture *d = *state;
-        int fds[HOOK_OPEN_MAX + 1];
+        int fds[HOOK_OPEN_MAX_OF_OWNER + 1];
         d->keep = true;
-        dial_many(d, fds, HOOK_OPEN_MAX, getuid(), "x");
-        fds[HOOK_OPEN_MAX] = dial(d);
+        dial_many(d, fds, HOOK_OPEN_MAX_OF_OWNER, getuid(), "x");
+        fds[HOOK_OPEN_MAX_OF_OWNER] = dial(d);
         turn(d);
-        assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX);
-        assert_int_equal(d->n_packets, HOOK_OPEN_MAX);
-        assert_string_equal(hear(fds[HOOK_OPEN_MAX]), "refused too many hooks are connected");
+        assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX_OF_OWNER);
+        assert_int_equal(d->n_packets, HOOK_OPEN_MAX_OF_OWNER);
+        assert_string_equal(hear(fds[HOOK_OPEN_MAX_OF_OWNER]),
+                            "refused too many hooks are connected");
         assert_int_equal(d->n_refused, 1);
-        hang_up(fds, HOOK_OPEN_MAX + 1);
+        hang_up(fds, HOOK_OPEN_MAX_OF_OWNER + 1);
         turn(d);
         assert_int_equal(hook_socket_n_open(d->socket), 0);
 }
 
-static void who_has_most_connections_loses_the_oldest_silent_one(void **state) {
+static void owners_with_all_that_they_may_have_keep_no_other_one_out(void **state) {
         SocketFixture *d = *state;
-        int most[300], less[HOOK_OPEN_MAX - 300];
+        int first[HOOK_OPEN_MAX_OF_OWNER], second[HOOK_OPEN_MAX_OF_OWNER], more[2];
         d->keep = true;
-        dial_many(d, most, 1, FIRST_STRANGER, "a note");
-        dial_many(d, most + 1, 299, FIRST_STRANGER, NULL);
-        dial_many(d, less, ELEMENTSOF(less), FIRST_STRANGER + 1, NULL);
+        dial_many(d, first, 1, FIRST_STRANGER, "a note");
+        dial_many(d, first + 1, ELEMENTSOF(first) - 1, FIRST_STRANGER, NULL);
+        dial_many(d, second, ELEMENTSOF(second), FIRST_STRANGER + 1, NULL);
+        dial_many(d, more, ELEMENTSOF(more), FIRST_STRANGER, NULL);
+        assert_string_equal(hear(more[0]), "refused too many hooks are connected");
         for (unsigned i = 0; i < 3; i++) {
                 int fd = dial(d);
                 print_line(fd, "of another one");
                 turn(d);
                 assert_string_equal(d->last, "of another one");
-                assert_int_equal(hook_socket_n_open(d->socket), HOOK_OPEN_MAX);
-                assert_string_equal(hear(most[1 + i]), "refused too many hooks are connected");
                 (void)close(fd);
                 turn(d);
-                print_line(most[0], "still there");
-                turn(d);
-                assert_string_equal(d->last, "still there");
-                dial_many(d, most + 1 + i, 1, FIRST_STRANGER, NULL);
         }
-        assert_int_equal(hook_socket_owners(d->socket)->n_refused, 3);
-        hang_up(most, ELEMENTSOF(most));
-        hang_up(less, ELEMENTSOF(less));
+        print_line(first[0], "still there");
+        turn(d);
+        assert_string_equal(d->last, "still there");
+        assert_int_equal(hook_socket_bound(d->socket)->n_refused, 2);
+        hang_up(first, ELEMENTSOF(first));
+        hang_up(second, ELEMENTSOF(second));
+        hang_up(more, ELEMENTSOF(more));
 }
 
 static void who_sends_nothing_is_disconnected_after_a_second(void **state) {
@@ -423,8 +424,8 @@ int main(void) {
                 TEST(the_last_word_of_one_that_went_without_listening_is_heard),
                 TEST(files_that_come_uninvited_are_not_accepted),
                 TEST(a_peer_may_be_closed_from_inside_of_its_own_packet),
-                TEST_USERS(so_many_work_at_once_and_the_next_of_one_owner_is_reported),
-                TEST_USERS(who_has_most_connections_loses_the_oldest_silent_one),
+                TEST_USERS(so_many_of_one_owner_work_at_once_and_the_next_one_is_refused),
+                TEST_USERS(owners_with_all_that_they_may_have_keep_no_other_one_out),
                 TEST(who_sends_nothing_is_disconnected_after_a_second),
                 TEST(a_wait_is_counted_from_now_and_ends_in_gone),
                 TEST(without_descriptors_it_pauses_and_goes_on),
