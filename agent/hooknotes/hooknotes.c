@@ -67,12 +67,13 @@ static int start_step(HookNotes *n) {
 
 /* ---- notes by the socket ---- */
 
-static bool consume_rate(HookNotes *n, const Owner *o) {
-        uint64_t now = hooknotes_boot_usec(n);
-        if (note_ratelimit_consume(&n->ratelimit, o, now))
+/* Charges the sender of a note for it. @return false: the note is refused */
+static bool charge_note(HookNotes *n, const Owner *o, size_t bytes, Charge *ret) {
+        if (bound_charge(&n->parsing.unparsed, ret, o, bytes) != BOUND_OK)
+                return false;
+        if (bound_spend(&n->rate, o, 1) == BOUND_OK)
                 return true;
-        owners_count_refused(&n->ratelimit.owners, o, now);
-        note_count(n, COUNT_REFUSED);
+        bound_release(ret);
         return false;
 }
 
@@ -85,7 +86,9 @@ static bool is_peer_unknown(const HookNotes *n, const HookPeer *p) {
 
 static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
         Note *note;
-        if (!consume_rate(n, &p->owner) || !note_parsing_request_space(n, &p->owner, size)) {
+        Charge charge = { 0 };
+        if (!charge_note(n, &p->owner, size, &charge)) {
+                note_count(n, COUNT_REFUSED);
                 (void)hook_peer_send(p, "refused " NOTE_TOO_MANY, -1); /* it may have ended */
                 hook_peer_close(p);
                 return;
@@ -99,12 +102,13 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
                              .container = p->owner.uid == 0 && !is_owner_known ? "unknown" : NULL,
                              .hook_pid = is_unknown ? 0 : p->pid });
         if (r < 0) {
-                note_parsing_release_space(n, &p->owner, size);
+                bound_release(&charge);
                 note_count_refused(n, &p->owner, NOTE_NO_MEMORY);
                 (void)hook_peer_send(p, "refused " NOTE_NO_MEMORY, -1); /* as above */
                 hook_peer_close(p);
                 return;
         }
+        note->unparsed = charge;
         note->peer = p;
         p->userdata = note;
         if (is_unknown)
@@ -169,30 +173,29 @@ static uint64_t due_of_mail(const HookNotes *n, uint64_t written_usec) {
 static void on_mail(const Mail *mail, void *userdata) {
         HookNotes *n = userdata;
         Note *note;
+        Charge charge = { 0 };
         if (is_being_read(n, mail->name))
                 return;
         if (n->n_mail >= NOTE_MAIL_AT_ONCE) {
                 n->has_deferred_mail = true;
                 return;
         }
-        if (!note_ratelimit_consume(&n->ratelimit, &mail->owner, hooknotes_boot_usec(n)) ||
-            !note_parsing_request_space(n, &mail->owner, mail->n))
+        if (!charge_note(n, &mail->owner, mail->n, &charge))
                 return; /* the next pass tries again */
         if (note_new(&note, n, mail->data, mail->n,
                      &(NoteView){ .received_usec = hooknotes_realtime_usec(n),
                                   .owner = mail->owner,
                                   .by_mailbox = true }) < 0) {
-                note_parsing_release_space(n, &mail->owner, mail->n);
+                bound_release(&charge);
                 return; /* as above */
         }
+        note->unparsed = charge;
         note->mailbox_name = strdup(mail->name);
         note->due_usec = due_of_mail(n, mail->written_usec);
         if (note->mailbox_name)
                 note_parsing_run(n);
-        else {
-                note_parsing_release_space(n, &mail->owner, mail->n);
+        else
                 note_remove(n, note);
-        }
 }
 
 static const char *open_mailbox(HookNotes *n) {
@@ -330,7 +333,7 @@ int hooknotes_new(HookNotes **ret, const HookNotesContext *context, const Config
                 return -ENOMEM;
         *n = (HookNotes){ .context = *context };
         n->start_usec = hooknotes_boot_usec(n);
-        n->ratelimit.owners = (Owners){ .what = "notes of hooks at once", .max = NOTE_BURST };
+        note_rate_init(&n->rate, context->clock);
         memcpy(n->seconds.le, le, sizeof le);
         list_init(&n->notes);
         list_init(&n->checks.hung);
@@ -357,7 +360,7 @@ HookNotes *hooknotes_free(HookNotes *n) {
         note_checks_stop(n);
         LIST_FOREACH_SAFE (l, &n->notes)
                 note_free(CONTAINER_OF(l, Note, link));
-        owners_done(&n->ratelimit.owners);
+        bound_done(&n->rate);
         free(n);
         return NULL;
 }
@@ -397,8 +400,8 @@ void hooknotes_fill_view(const HookNotes *n, AgentView *ret) {
         v->seconds = n->seconds;
         if (n->socket)
                 agent_view_add_bound(ret, hook_socket_bound(n->socket));
-        agent_view_add_bounded(ret, &n->ratelimit.owners);
-        agent_view_add_bounded(ret, &n->parsing.unparsed);
+        agent_view_add_bound(ret, &n->rate);
+        agent_view_add_bound(ret, &n->parsing.unparsed);
         if (n->mailbox)
                 agent_view_add_bounded(ret, mailbox_quota(n->mailbox));
 }

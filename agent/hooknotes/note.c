@@ -61,6 +61,7 @@ uint64_t note_count_total(const HookNotes *n, NoteCounter which) {
 void note_free(Note *note) {
         if (!note)
                 return;
+        bound_release(&note->unparsed);
         hook_note_done(&note->hook);
         free(note->data);
         free(note->document);

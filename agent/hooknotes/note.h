@@ -18,6 +18,7 @@
 #include "agent/hooknotes/hooknotes.h"
 #include "agent/hooknotes/mailbox.h"
 #include "agent/hooknotes/rules.h"
+#include "lib/base/bound.h"
 #include "lib/event/worker_pool.h"
 
 #define NOTE_NO_MEMORY "out of memory"
@@ -48,6 +49,7 @@ typedef struct Note {
         /* What it says: note_parsing.c. */
         char *data; /* as it was received, until it is parsed; NULL */
         size_t n_data;
+        Charge unparsed; /* for `data` */
         HookNote hook;
         char *document; /* for the store; NULL: too long, or of an earlier run */
 
@@ -93,9 +95,8 @@ typedef struct NoteChecks { /* note_checks.c */
 typedef struct NoteParsing {  /* note_parsing.c */
         WorkerPool *pool;     /* of one thread */
         struct ParseJob *job; /* that it runs; NULL */
-        Owners unparsed;      /* bytes of notes */
-        Owners time;          /* microseconds that the thread has worked for each owner … */
-        uint64_t time_usec;   /* … as of this time, CLOCK_BOOTTIME */
+        Bound unparsed;       /* bytes of notes, by owner */
+        Bound time;           /* microseconds that the thread has worked for each owner lately */
 } NoteParsing;
 
 typedef enum NoteCounter {
@@ -118,7 +119,7 @@ struct HookNotes {
         ListLink notes;
         size_t n_notes, n_mail; /* n_mail: by the mailbox, of them */
         bool has_deferred_mail; /* notes of the mailbox wait until others are stored */
-        NoteRatelimit ratelimit;
+        Bound rate;             /* notes, by owner: rules.h */
         NoteParsing parsing;
         NoteChecks checks;
         sd_event_source *step; /* checks and commits */

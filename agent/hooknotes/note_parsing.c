@@ -2,7 +2,8 @@
  *
  * Parsing removes secrets, which takes 100 ms and more for a note that is made for it, so that one
  * thread does it. The next note is the oldest one of the owner for whom the thread has worked the
- * least lately. The bytes of notes that wait are bounded. */
+ * least lately. The bytes of notes that wait are bounded: a note beyond that is refused, and its
+ * hook, or the next pass over the mailbox, comes back with it. */
 #include "agent/hooknotes/note_parsing.h"
 
 #include <errno.h>
@@ -19,6 +20,7 @@
 #include "lib/base/strbuf.h"
 
 #define UNPARSED_BYTES_MAX (16 * MIB)
+#define UNPARSED_BYTES_MAX_OF_OWNER (4 * MIB) /* of 128 hooks, each with a long environment */
 
 typedef struct ParseJob {
         WorkJob job;
@@ -65,41 +67,12 @@ static const char *find_process(const HookNotes *n, Note *note) {
                        : "the hook's process cannot be read";
 }
 
-/* ---- space ---- */
+/* ---- the worker ---- */
 
-void note_parsing_release_space(HookNotes *n, const Owner *o, uint64_t bytes) {
-        owners_release(&n->parsing.unparsed, o, bytes);
-}
-
-static void release_data(HookNotes *n, Note *note) {
-        note_parsing_release_space(n, &note->view.owner, note->n_data);
+static void release_data(Note *note) {
+        bound_release(&note->unparsed);
         free(TAKE_PTR(note->data));
 }
-
-static void refuse_surplus(HookNotes *n, Note *note) {
-        owners_count_refused(&n->parsing.unparsed, &note->view.owner, hooknotes_boot_usec(n));
-        note_count(n, COUNT_REFUSED);
-        release_data(n, note);
-        note_close(n, note, "refused " NOTE_TOO_MANY); /* in the mailbox, the file stays */
-}
-
-bool note_parsing_request_space(HookNotes *n, const Owner *o, uint64_t bytes) {
-        Owner largest;
-        int r;
-        while ((r = owners_request(&n->parsing.unparsed, o, bytes, &largest)) == OWNERS_DISPLACE) {
-                Note *found = NULL;
-                LIST_FOREACH_ITEM (Note, note, link, &n->notes)
-                        if (note->stage == NOTE_UNPARSED &&
-                            owner_is_same(&note->view.owner, &largest))
-                                found = note;
-                if (!found)
-                        break;
-                refuse_surplus(n, found);
-        }
-        return r == OWNERS_GRANTED;
-}
-
-/* ---- the worker ---- */
 
 static ParseJob *parse_job_free(ParseJob *j) {
         strings_free(j->patterns);
@@ -134,7 +107,7 @@ static void reject_note(HookNotes *n, Note *note, int r, const char *why) {
 }
 
 static void handle_parsed(HookNotes *n, Note *note, ParseJob *j) {
-        release_data(n, note);
+        release_data(note);
         if (j->result == 0 && note_find(n, j->hook.id)) {
                 note_discard_duplicate(n, note);
                 return;
@@ -153,28 +126,19 @@ static void handle_parsed(HookNotes *n, Note *note, ParseJob *j) {
 }
 
 /* @return the oldest unparsed note of the owner for whom the thread has worked the least lately */
-static Note *find_unparsed(const HookNotes *n) {
+static Note *find_unparsed(HookNotes *n) {
         uint64_t least = 0;
         Note *found = NULL;
         LIST_FOREACH_ITEM (Note, note, link, &n->notes) {
                 if (note->stage != NOTE_UNPARSED)
                         continue;
-                uint64_t used = owners_amount(&n->parsing.time, &note->view.owner);
+                uint64_t used = bound_amount(&n->parsing.time, &note->view.owner);
                 if (!found || used < least) {
                         found = note;
                         least = used;
                 }
         }
         return found;
-}
-
-/* Charges an owner; each owner's charge decreases as fast as time passes. */
-static void account_parsing(HookNotes *n, const Owner *o, uint64_t usec) {
-        Owner largest;
-        uint64_t now = hooknotes_boot_usec(n);
-        owners_release_each(&n->parsing.time, now - n->parsing.time_usec);
-        n->parsing.time_usec = now;
-        (void)owners_request(&n->parsing.time, o, usec, &largest); /* without memory: not counted */
 }
 
 static void parse_done(WorkJob *job);
@@ -197,7 +161,7 @@ void note_parsing_run(HookNotes *n) {
                 }
                 parse_job_free(j);
         }
-        release_data(n, note);
+        release_data(note);
         reject_note(n, note, -ENOMEM, NULL);
 }
 
@@ -205,7 +169,8 @@ static void parse_done(WorkJob *job) {
         ParseJob *j = CONTAINER_OF(job, ParseJob, job);
         HookNotes *n = j->note->owner;
         n->parsing.job = NULL;
-        account_parsing(n, &j->note->view.owner, j->usec);
+        (void)bound_spend(&n->parsing.time, &j->note->view.owner,
+                          j->usec); /* without memory: not counted */
         handle_parsed(n, j->note, j);
         parse_job_free(j);
         note_parsing_run(n);
@@ -214,10 +179,13 @@ static void parse_done(WorkJob *job) {
 /* ---- life ---- */
 
 int note_parsing_start(HookNotes *n) {
-        n->parsing.unparsed =
-                (Owners){ .what = "bytes of notes that wait", .max = UNPARSED_BYTES_MAX };
-        n->parsing.time = (Owners){ .what = "time for notes", .max = UINT64_MAX };
-        n->parsing.time_usec = n->start_usec;
+        n->parsing.unparsed = (Bound){ .what = "bytes of notes that wait",
+                                       .max = UNPARSED_BYTES_MAX,
+                                       .max_each = UNPARSED_BYTES_MAX_OF_OWNER,
+                                       .clock = n->context.clock };
+        n->parsing.time = (Bound){
+                .max = UINT64_MAX, .max_each = UINT64_MAX, .fade_usec = 1, .clock = n->context.clock
+        };
         return worker_pool_new(&n->parsing.pool, n->context.event, "note-parser", 1, WORKER_NORMAL);
 }
 
@@ -226,6 +194,6 @@ void note_parsing_stop(HookNotes *n) {
                 worker_pool_free(n->parsing.pool);
         if (n->parsing.job)
                 parse_job_free(n->parsing.job);
-        owners_done(&n->parsing.time);
-        owners_done(&n->parsing.unparsed);
+        bound_done(&n->parsing.time);
+        bound_done(&n->parsing.unparsed);
 }

@@ -148,15 +148,10 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix) {
 
 /* ---- rates ---- */
 
-bool note_ratelimit_consume(NoteRatelimit *a, const Owner *o, uint64_t now_usec) {
-        Owner largest;
-        uint64_t n = (now_usec - a->refilled_usec) / NOTE_REFILL_USEC;
-        owners_release_each(&a->owners, n);
-        a->refilled_usec += n * NOTE_REFILL_USEC;
-        int r = owners_request(&a->owners, o, 1, &largest);
-        if (r == OWNERS_DISPLACE) {
-                owners_release(&a->owners, &largest, 1);
-                r = owners_request(&a->owners, o, 1, &largest);
-        }
-        return r == OWNERS_GRANTED;
+void note_rate_init(Bound *b, Clock *clock) {
+        *b = (Bound){ .what = "notes of hooks at once",
+                      .max = NOTE_BURST_OF_ALL,
+                      .max_each = NOTE_BURST,
+                      .fade_usec = NOTE_REFILL_USEC,
+                      .clock = clock };
 }

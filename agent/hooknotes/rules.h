@@ -8,9 +8,9 @@
 #include <sys/types.h>
 
 #include "config/config.h"
+#include "lib/base/bound.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
-#include "lib/neuron/owners.h"
 
 /* ---- what the hook has written ---- */
 
@@ -37,13 +37,8 @@ const char *hooknotes_check_prefix(const Config *c, const char *prefix);
 /* Two jobs of 128 threads that fail four times in a row are accepted at once; then one note a
  * second and owner. */
 #define NOTE_BURST 1024
+#define NOTE_BURST_OF_ALL 4096
 #define NOTE_REFILL_USEC USEC_PER_SEC
 
-typedef struct NoteRatelimit { /* owners.max and .what set, else zero = nobody has sent any */
-        Owners owners;         /* notes that count, as of refilled_usec */
-        uint64_t refilled_usec;
-} NoteRatelimit;
-
-/** Consumes one note of the owner's rate. Beyond the burst whoever has used most gives way.
- * @param now_usec  CLOCK_BOOTTIME @return whether it is within the rate */
-bool note_ratelimit_consume(NoteRatelimit *a, const Owner *o, uint64_t now_usec);
+/** Sets the bound of the notes that owners may send. @param clock  borrowed */
+void note_rate_init(Bound *b, Clock *clock);

@@ -5,6 +5,7 @@
 
 #include "agent/hooknotes/rules.h"
 #include "tests/agent/hooknotes/note_config.h"
+#include "tests/harness/fake_clock.h"
 
 static void a_prefix_below_the_destination_s_own_is_granted(void **state) {
         assert_null(hooknotes_check_prefix(&config, "s3://bucket/neuron"));
@@ -60,35 +61,39 @@ static void allow_prefixes_replace_the_destination_s_own(void **state) {
 
 static const Owner me = { .uid = ME }, other = { .uid = ME + 1 };
 
-static bool consume(NoteRatelimit *a, const Owner *o, unsigned n, uint64_t now) {
+static bool consume(Bound *b, const Owner *o, unsigned n) {
         bool is_granted = true;
         for (unsigned i = 0; i < n; i++)
-                is_granted = note_ratelimit_consume(a, o, now) && is_granted;
+                is_granted = bound_spend(b, o, 1) == BOUND_OK && is_granted;
         return is_granted;
 }
 
 static void a_user_has_a_burst_and_then_one_a_second(void **state) {
-        NoteRatelimit a = { .owners = { .what = "notes", .max = NOTE_BURST } };
-        uint64_t now = 5000000;
-        assert_true(consume(&a, &me, NOTE_BURST, now));
-        assert_false(consume(&a, &me, 1, now));
-        assert_true(consume(&a, &other, 1, now)); /* nobody else pays for it */
-        assert_false(consume(&a, &me, 1, now));
-        assert_true(consume(&a, &me, 1, now + NOTE_REFILL_USEC));
-        now += (uint64_t)2 * NOTE_BURST * NOTE_REFILL_USEC;
-        assert_true(consume(&a, &me, NOTE_BURST, now));
-        assert_false(consume(&a, &me, 1, now));
-        owners_done(&a.owners);
+        FakeClock fake = FAKE_CLOCK(0, 5000000);
+        Bound b;
+        note_rate_init(&b, &fake.clock);
+        assert_true(consume(&b, &me, NOTE_BURST));
+        assert_false(consume(&b, &me, 1));
+        assert_true(consume(&b, &other, 1)); /* nobody else pays for it */
+        assert_false(consume(&b, &me, 1));
+        fake_clock_advance(&fake, NOTE_REFILL_USEC);
+        assert_true(consume(&b, &me, 1));
+        fake_clock_advance(&fake, (uint64_t)2 * NOTE_BURST * NOTE_REFILL_USEC);
+        assert_true(consume(&b, &me, NOTE_BURST));
+        assert_false(consume(&b, &me, 1));
+        bound_done(&b);
 }
 
 static void one_who_has_sent_all_the_notes_keeps_nobody_out(void **state) {
-        NoteRatelimit a = { .owners = { .what = "notes", .max = NOTE_BURST } };
-        assert_true(consume(&a, &me, NOTE_BURST, 1));
-        assert_true(consume(&a, &other, NOTE_BURST / 2, 1));
+        FakeClock fake = FAKE_CLOCK(0, 1);
+        Bound b;
+        note_rate_init(&b, &fake.clock);
+        assert_true(consume(&b, &me, NOTE_BURST));
+        assert_true(consume(&b, &other, NOTE_BURST / 2));
         for (uid_t uid = 100000; uid < 100100; uid++)
-                assert_true(consume(&a, &(Owner){ .uid = uid }, 1, 1));
-        assert_false(consume(&a, &me, 1, 1));
-        owners_done(&a.owners);
+                assert_true(consume(&b, &(Owner){ .uid = uid }, 1));
+        assert_false(consume(&b, &me, 1));
+        bound_done(&b);
 }
 
 static void what_a_hook_reports_at_its_end_is_one_of_four_sentences(void **state) {
