@@ -403,5 +403,5 @@ void hooknotes_fill_view(const HookNotes *n, AgentView *ret) {
         agent_view_add_bound(ret, &n->rate);
         agent_view_add_bound(ret, &n->parsing.unparsed);
         if (n->mailbox)
-                agent_view_add_bounded(ret, mailbox_quota(n->mailbox));
+                agent_view_add_bound(ret, mailbox_bound(n->mailbox));
 }

@@ -3,9 +3,9 @@
  * All users may create files in it (mode 1733), so that its content is untrusted. Only regular
  * files are read, never through a link or a mount; the owner of a file is the sender of the note. A
  * hook writes under a name with a dot before and renames the file. A file that is no note, that
- * exceeds the quota, or that was never finished is removed. A note stays until mailbox_remove(), so
- * that it is not lost if the agent ends before the note is durable; until then each pass finds it
- * again.
+ * exceeds what its owner may have in a pass, or that was never finished is removed. One that
+ * exceeds what all may have stays for a later pass. A note stays until mailbox_remove(), so that it
+ * is not lost if the agent ends before the note is durable; until then each pass finds it again.
  *
  * inotify starts a pass; a pass every minute finds what no event reports. What a note says is
  * hooknotes.c's. */
@@ -27,7 +27,9 @@
 #include "lib/event/timer.h"
 #include "lib/neuron/note.h"
 
-#define FILES_MAX 1000
+/* of a pass: 128 hooks that fail seven times while no agent runs */
+#define FILES_MAX_OF_OWNER 1000
+#define FILES_MAX (4 * FILES_MAX_OF_OWNER)
 #define MODE 01733         /* all users may create files */
 #define ENTRIES_AT_ONCE 32 /* then other sources of the loop: at most 2 MiB are read */
 #define SCAN_INTERVAL_USEC USEC_PER_MINUTE
@@ -39,11 +41,6 @@
         (60 * USEC_PER_SEC) /* after this time a crash has left a dot-name behind                  \
                              */
 
-typedef struct CountedFile {
-        char *name;
-        uid_t uid;
-} CountedFile;
-
 struct Mailbox {
         MailboxOptions options;
         char *path;
@@ -51,9 +48,7 @@ struct Mailbox {
         DIR *pass;         /* the scan that is underway */
         bool again;        /* an event arrived during the pass */
         bool needs_rescan; /* a file was not complete */
-        Owners quota;      /* files of this pass */
-        CountedFile counted[FILES_MAX];
-        size_t n_counted;
+        Bound files;       /* of this pass, by owner */
         sd_event_source *watch, *step, *timer;
 };
 
@@ -75,42 +70,15 @@ static void discard(Mailbox *m, const char *name, const struct statx *st, const 
         m->options.on_refused(&(Owner){ .uid = st->stx_uid }, why, m->options.userdata);
 }
 
-/* Removes the owner's file that was counted last. @return whether there was one */
-static bool displace_file(Mailbox *m, const Owner *o) {
-        for (size_t i = m->n_counted; i > 0; i--) {
-                CountedFile *f = &m->counted[i - 1];
-                if (f->uid != o->uid)
-                        continue;
-                mailbox_remove(m, f->name);
-                free(f->name);
-                *f = m->counted[--m->n_counted];
-                owners_release(&m->quota, o, 1);
-                return true;
-        }
-        return false;
-}
-
-/* Counts a file. At the limit, a file of the owner with the most is removed.
- * @return whether this one stays */
-static bool consume_quota(Mailbox *m, const char *name, const struct statx *st) {
+/* Counts a file. @return whether it may be read in this pass */
+static bool count_file(Mailbox *m, const char *name, const struct statx *st) {
         const Owner o = { .uid = st->stx_uid };
-        Owner largest = o;
-        char *copy = strdup(name);
-        int r = copy ? owners_request(&m->quota, &o, 1, &largest) : -ENOMEM;
-        if (r > OWNERS_GRANTED) {
-                owners_count_refused(&m->quota, &largest, clock_boottime_usec());
-                m->options.on_refused(&largest, NULL, m->options.userdata);
+        const BoundAnswer answer = bound_spend(&m->files, &o, 1);
+        if (answer == BOUND_E_OWNER) { /* else a later pass finds it again */
+                m->options.on_refused(&o, NULL, m->options.userdata);
+                mailbox_remove(m, name);
         }
-        if (r == OWNERS_DISPLACE && displace_file(m, &largest))
-                r = owners_request(&m->quota, &o, 1, &largest);
-        if (r == OWNERS_GRANTED)
-                m->counted[m->n_counted++] = (CountedFile){ copy, st->stx_uid };
-        else {
-                free(copy);
-                if (r > 0)
-                        mailbox_remove(m, name);
-        }
-        return r == OWNERS_GRANTED; /* without memory it stays for the next scan */
+        return answer == BOUND_OK;
 }
 
 /* @return the bytes of its blocks: more than its size after fallocate(2), less if it has holes */
@@ -145,7 +113,7 @@ static bool is_younger(const struct statx *sx, uint64_t than_usec) {
  * checked again soon. */
 static void wait_for_name(Mailbox *m, const char *name, const struct statx *sx) {
         m->needs_rescan = true;
-        (void)consume_quota(m, name, sx); /* a file too many is removed */
+        (void)count_file(m, name, sx); /* a file too many is removed */
 }
 
 static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
@@ -159,7 +127,7 @@ static void handle_file(Mailbox *m, const char *name, const struct statx *sx) {
                 discard(m, name, sx, "a file in the mailbox had more than one name");
                 return;
         }
-        if (!consume_quota(m, name, sx))
+        if (!count_file(m, name, sx))
                 return;
         _cleanup_free_ char *text = NULL;
         ssize_t n = read_note(m, name, &text, &st);
@@ -227,9 +195,7 @@ static void end_scan(Mailbox *m) {
         if (m->pass)
                 (void)closedir(m->pass); /* only read from */
         m->pass = NULL;
-        while (m->n_counted > 0)
-                free(m->counted[--m->n_counted].name);
-        owners_done(&m->quota);
+        bound_reset(&m->files);
 }
 
 static int start_scan(Mailbox *m) {
@@ -307,6 +273,7 @@ Mailbox *mailbox_free(Mailbox *m) {
         if (!m)
                 return NULL;
         end_scan(m);
+        bound_done(&m->files);
         sd_event_source_disable_unref(m->watch);
         sd_event_source_disable_unref(m->step);
         sd_event_source_disable_unref(m->timer);
@@ -326,7 +293,10 @@ int mailbox_new(Mailbox **ret, const MailboxOptions *options) {
         m->options = *options;
         m->path = strdup(path);
         m->dir_fd = -1;
-        m->quota = (Owners){ .what = "files in the mailbox", .max = FILES_MAX };
+        m->files = (Bound){ .what = "files in the mailbox",
+                            .max = FILES_MAX,
+                            .max_each = FILES_MAX_OF_OWNER,
+                            .clock = clock_system() };
         int r = m->path ? open_directory(m) : -ENOMEM;
         if (r >= 0)
                 r = sd_event_add_defer(event, &m->step, on_scan, m);
@@ -356,6 +326,6 @@ bool mailbox_is_scanning(const Mailbox *m) {
         return scan != SD_EVENT_OFF;
 }
 
-const Owners *mailbox_quota(const Mailbox *m) {
-        return &m->quota;
+const Bound *mailbox_bound(const Mailbox *m) {
+        return &m->files;
 }

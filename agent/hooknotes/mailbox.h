@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <systemd/sd-event.h>
 
-#include "lib/neuron/owners.h"
+#include "lib/base/bound.h"
 
 typedef struct Mailbox Mailbox;
 
@@ -23,7 +23,8 @@ typedef struct MailboxOptions {
         const char *path; /* copied */
         /* A file that may be a note; each pass finds it again until mailbox_remove(). */
         void (*on_mail)(const Mail *mail, void *userdata);
-        /* Something was removed. @param why  static; NULL: a quota, which is logged already */
+        /* Something was removed. @param why  static; NULL: its owner has too many files, which is
+         * logged already */
         void (*on_refused)(const Owner *o, const char *why, void *userdata);
         void *userdata;
 } MailboxOptions;
@@ -40,4 +41,4 @@ void mailbox_rescan(Mailbox *m);
 /** @return whether a pass is underway */
 bool mailbox_is_scanning(const Mailbox *m);
 /** Whose the files of the last pass are, for the view. */
-const Owners *mailbox_quota(const Mailbox *m);
+const Bound *mailbox_bound(const Mailbox *m);
