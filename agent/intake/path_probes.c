@@ -19,9 +19,12 @@
 #include "lib/neuron/scan.h"
 
 int path_probes_init(IntakeSource *s) {
-        path_queue_init(&s->paths.queue);
-        s->paths.rests = (Owners){ .what = "pauses", .max = UINT64_MAX };
-        s->paths.probing = (Owners){ .what = "paths", .max = PATH_THREADS, .max_each = 1 };
+        path_queue_init(&s->paths.queue, PATH_QUEUE_MAX_OF_OWNER);
+        s->paths.rests = (Bound){ .max = UINT64_MAX,
+                                  .max_each = UINT64_MAX,
+                                  .fade_usec = 1,
+                                  .clock = s->context->clock };
+        s->paths.probing = (Bound){ .max = PATH_THREADS, .max_each = 1 };
         return worker_pool_new(&s->paths.pool, s->context->event, "nc-path", PATH_THREADS,
                                WORKER_NORMAL);
 }
@@ -29,8 +32,8 @@ int path_probes_init(IntakeSource *s) {
 void path_probes_done(IntakeSource *s) {
         sd_event_source_disable_unref(s->paths.timer);
         path_queue_done(&s->paths.queue);
-        owners_done(&s->paths.probing);
-        owners_done(&s->paths.rests);
+        bound_done(&s->paths.probing);
+        bound_done(&s->paths.rests);
 }
 
 /* ---- the probe, in a thread ---- */
@@ -40,7 +43,7 @@ enum { PATH_PROBE_E_FOREIGN = 2 };
 typedef struct PathProbe {
         IntakeProbe probe; /* result: 0; SCAN_E_NO_UNIT; PATH_PROBE_E_FOREIGN: another node has
                               locked the unit, or delivered it; -ENOENT; -errno */
-        Owner owner;       /* of the path */
+        Charge charge;     /* of the path's owner, who has one probe at a time */
         char *known_unit;  /* the path, or a directory above it, that is a unit whatever its name;
                               owned; NULL */
         ScanUnit unit;     /* with result 0 */
@@ -75,6 +78,7 @@ static int run(IntakeProbe *probe) {
 static void free_probe(IntakeProbe *probe) {
         PathProbe *p = path_probe_of(probe);
         probe_done(probe);
+        bound_release(&p->charge);
         scan_unit_done(&p->unit);
         free(p->known_unit);
         free(p);
@@ -94,21 +98,12 @@ static PathProbe *new_probe(IntakeSource *s, const char *relative) {
 
 static void probe_next(IntakeSource *s);
 
-/* Subtracts the time that has passed from the rest of each owner. */
-static void pass_rests(IntakeSource *s) {
-        const uint64_t now = source_boot_usec(s);
-        owners_release_each(&s->paths.rests, now - s->paths.rested_usec);
-        s->paths.rested_usec = now;
-}
-
 static void on_probed(IntakeSource *s, IntakeProbe *probe) {
         PathProbe *p = path_probe_of(probe);
-        owners_release(&s->paths.probing, &p->owner, 1);
-        pass_rests(s);
-        if (probe->duration_usec > 0)
-                (void)owners_request(&s->paths.rests, &p->owner,
-                                     REPROBE_SHARE * probe->duration_usec,
-                                     NULL); /* without memory it does not rest */
+        const Owner owner = *bound_owner(&p->charge);
+        bound_release(&p->charge);
+        if (probe->duration_usec > 0) /* without memory it does not rest */
+                (void)bound_spend(&s->paths.rests, &owner, REPROBE_SHARE * probe->duration_usec);
         if (probe->result == 0)
                 units_handle(s, &p->unit);
         else if (probe->result < 0 && probe->result != -ENOENT)
@@ -126,18 +121,19 @@ static int on_probe_timer(sd_event_source *source, uint64_t usec, void *userdata
 
 /* @return the oldest path whose owner does not rest; else the one whose owner rests for the
  * shortest time */
-static QueuedPath *find_pending(const IntakeSource *s, uint64_t *ret_rest_usec) {
+static QueuedPath *find_pending(IntakeSource *s, uint64_t *ret_rest_usec) {
         QueuedPath *found = NULL;
         *ret_rest_usec = UINT64_MAX;
-        LIST_FOREACH_ITEM (QueuedPath, entry, link, (ListLink *)&s->paths.queue.all) {
-                uint64_t rest = owners_amount(&s->paths.probing, &entry->owner) > 0
+        LIST_FOREACH_ITEM (QueuedPath, entry, link, &s->paths.queue.all) {
+                const Owner *owner = bound_owner(&entry->charge);
+                uint64_t rest = bound_amount(&s->paths.probing, owner) > 0
                                         ? UINT64_MAX
-                                        : owners_amount(&s->paths.rests, &entry->owner);
+                                        : bound_amount(&s->paths.rests, owner);
                 if (rest < *ret_rest_usec) {
                         found = entry;
                         *ret_rest_usec = rest;
                 }
-                if (rest == 0 || s->paths.queue.owners.n_shares == 1)
+                if (rest == 0 || s->paths.queue.bound.n_accounts == 1)
                         break;
         }
         return found;
@@ -160,25 +156,21 @@ static char *find_unit_above(const IntakeSource *s, const char *relative) {
 
 /* @return whether the probe was started; if not, a scan finds the unit */
 static bool probe_pending(IntakeSource *s, QueuedPath *next) {
-        const Owner owner = next->owner;
+        const Owner owner = *bound_owner(&next->charge);
         _cleanup_free_ char *relative = path_queue_remove(&s->paths.queue, next);
-        if (owners_request(&s->paths.probing, &owner, 1, NULL) != OWNERS_GRANTED)
-                return false;
         PathProbe *p = new_probe(s, relative);
-        if (p) {
-                p->owner = owner;
-                p->known_unit = find_unit_above(s, relative);
-                if (probe_submit(s, s->paths.pool, &p->probe, on_probed))
-                        return true;
-        }
-        owners_release(&s->paths.probing, &owner, 1);
+        if (!p)
+                return false;
+        p->known_unit = find_unit_above(s, relative);
+        if (bound_charge(&s->paths.probing, &p->charge, &owner, 1) == BOUND_OK)
+                return probe_submit(s, s->paths.pool, &p->probe, on_probed);
+        free_probe(&p->probe);
         return false;
 }
 
 static void probe_next(IntakeSource *s) {
         QueuedPath *next;
         uint64_t rest;
-        pass_rests(s);
         do {
                 next = s->paths.probing.total < PATH_THREADS ? find_pending(s, &rest) : NULL;
                 if (next && rest > 0 &&
@@ -204,7 +196,7 @@ void path_probes_add(IntakeSource *s, const char *relative) {
         if (s->hold == INTAKE_HELD)
                 return; /* the scan after the hold finds it */
         const Owner owner = owner_of_path(s, relative);
-        const bool is_first = owners_amount(&s->paths.queue.owners, &owner) == 0;
+        const bool is_first = bound_amount(&s->paths.queue.bound, &owner) == 0;
         if (path_queue_add(&s->paths.queue, relative, &owner) <
             0) { /* the scan finds what was not queued */
                 s->scan.is_wanted = true;
@@ -212,7 +204,6 @@ void path_probes_add(IntakeSource *s, const char *relative) {
         }
         /* Otherwise the end of a probe or the timer continues, unless a thread could not be
          * started. */
-        if (is_first ||
-            (s->paths.probing.total == 0 && owners_amount(&s->paths.rests, &owner) == 0))
+        if (is_first || (s->paths.probing.total == 0 && bound_amount(&s->paths.rests, &owner) == 0))
                 probe_next(s);
 }

@@ -3,28 +3,30 @@
 
 #include <stdbool.h>
 
+#include "lib/base/bound.h"
 #include "lib/base/list.h"
-#include "lib/neuron/owners.h"
 
 #define PATH_QUEUE_MAX 10000
+#define PATH_QUEUE_MAX_OF_OWNER (PATH_QUEUE_MAX / 4)
 
 typedef struct PathQueue {
         ListLink all;  /* of QueuedPath, oldest first */
         void *by_path; /* tsearch(3) */
-        Owners owners;
+        Bound bound;   /* by owner of the paths */
 } PathQueue;
 
 typedef struct QueuedPath {
         ListLink link;
         char *path;
-        Owner owner;
+        Charge charge; /* of its owner */
 } QueuedPath;
 
-void path_queue_init(PathQueue *q);
+/** @param max_each  of PATH_QUEUE_MAX, for one owner */
+void path_queue_init(PathQueue *q, uint64_t max_each);
 void path_queue_done(PathQueue *q);
 
-/** Adds a path, unless it is there. @return 0; -E2BIG: this path, or one of another owner who has
- * more, is not in the queue; -ENOMEM */
+/** Adds a path, unless it is there. @return 0; -E2BIG: the queue, or the owner's part of it, is
+ * full; -ENOMEM */
 int path_queue_add(PathQueue *q, const char *path, const Owner *owner);
 bool path_queue_has(const PathQueue *q, const char *path);
 bool path_queue_is_empty(const PathQueue *q);

@@ -76,9 +76,8 @@ typedef struct PathProbes {
         WorkerPool *pool;     /* PATH_THREADS: neither a long scan nor a probe of many files delays
                                  the discovery of others */
         PathQueue queue;      /* paths that wait */
-        Owners probing;       /* whose paths are being probed */
-        Owners rests;         /* microseconds in which no path of an owner is probed … */
-        uint64_t rested_usec; /* … from here on, CLOCK_BOOTTIME */
+        Bound probing;        /* whose paths are being probed */
+        Bound rests;          /* microseconds from now in which no path of an owner is probed */
         sd_event_source *timer;
 } PathProbes;
 

@@ -85,6 +85,7 @@ typedef struct Fixture {
         Store *store;
         BundleTable *bundles;
         IntakeContext context;
+        Clock *clock; /* NULL: the system's */
         ConfigSource config;
         char path[PATH_MAX + 64];
         char *destination;
@@ -181,7 +182,7 @@ static void start(Fixture *f) {
         const Owners held = f->context.held,
                      new_units = f->context.new_units; /* as tests set them */
         f->context = (IntakeContext){ .event = f->event,
-                                      .clock = clock_system(),
+                                      .clock = f->clock ? f->clock : clock_system(),
                                       .store = f->store,
                                       .bundles = f->bundles,
                                       .instance_id = INSTANCE,
@@ -391,9 +392,9 @@ static void who_need_not_rest_any_more_does_not_wait_for_who_must(void **state) 
                 FAKE_CLOCK(real->realtime_usec(real), real->boottime_usec(real) + USEC_PER_HOUR);
         if (geteuid() != 0)
                 SKIP_BECAUSE("files of other users cannot be made");
+        f->clock = &fake.clock;
         start(f);
         run_until_scanned(f);
-        f->context.clock = &fake.clock;
         make_units(f, 100, 2, MANY);
         make_units(f, 1, 2, ONE);
         atomic_store(&probe_usec, USEC_PER_HOUR);

@@ -48,7 +48,7 @@ static const Owner one = { .uid = 1 }, other = { .uid = 2 };
 
 static void paths_are_popped_in_order_and_once(void **state) {
         PathQueue q;
-        path_queue_init(&q);
+        path_queue_init(&q, PATH_QUEUE_MAX_OF_OWNER);
         assert_true(path_queue_is_empty(&q));
         const char *in[] = { "b", "a", "b", "c", "a", "" };
         for (size_t i = 0; i < 6; i++)
@@ -63,21 +63,23 @@ static void paths_are_popped_in_order_and_once(void **state) {
         path_queue_done(&q);
 }
 
-static void of_too_many_paths_the_newest_of_who_has_most_is_dropped(void **state) {
+static void of_one_owner_too_many_paths_are_refused_and_others_wait_on(void **state) {
         PathQueue q;
-        path_queue_init(&q);
+        path_queue_init(&q, PATH_QUEUE_MAX_OF_OWNER);
         char name[32];
-        for (int i = 0; i < PATH_QUEUE_MAX; i++) {
+        for (int i = 0; i < PATH_QUEUE_MAX_OF_OWNER; i++) {
                 snprintf(name, sizeof name, "%d", i);
                 assert_int_equal(path_queue_add(&q, name, &one), 0);
         }
         assert_int_equal(path_queue_add(&q, "7", &other), 0); /* it is there already */
         assert_int_equal(path_queue_add(&q, "one more", &one), -E2BIG);
         assert_false(path_queue_has(&q, "one more"));
-        assert_int_equal(path_queue_add(&q, "another", &other), -E2BIG);
+        assert_int_equal(path_queue_add(&q, "another", &other), 0);
         assert_true(path_queue_has(&q, "another") && path_queue_has(&q, "0"));
-        assert_false(path_queue_has(&q, name));
-        assert_int_equal(q.owners.total, PATH_QUEUE_MAX);
+        assert_true(path_queue_has(&q, name));
+        free(path_queue_pop(&q));
+        assert_int_equal(path_queue_add(&q, "one more", &one), 0);
+        assert_int_equal(q.bound.total, PATH_QUEUE_MAX_OF_OWNER + 1);
         path_queue_done(&q);
 }
 
@@ -102,7 +104,7 @@ int main(void) {
                 cmocka_unit_test(what_was_put_is_found_with_its_last_value),
                 cmocka_unit_test(different_paths_have_places_of_their_own),
                 cmocka_unit_test(paths_are_popped_in_order_and_once),
-                cmocka_unit_test(of_too_many_paths_the_newest_of_who_has_most_is_dropped),
+                cmocka_unit_test(of_one_owner_too_many_paths_are_refused_and_others_wait_on),
                 cmocka_unit_test(a_promised_file_is_there_once_until_it_is_removed),
         };
         return cmocka_run_group_tests_name("agent/tables", tests, NULL, NULL);
