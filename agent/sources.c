@@ -157,7 +157,8 @@ void agent_sources_free(Agent *a) {
         owners_done(&a->intake_context.held);
         owners_done(&a->intake_context.new_units);
         owners_done(&a->intake_context.watched);
-        owners_done(&a->intake_context.hints);
+        bound_done(&a->intake_context.hints);
+        bound_done(&a->intake_context.root_hints);
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;

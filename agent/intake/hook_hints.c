@@ -4,7 +4,9 @@
  *
  * Hints are kept beside the bundles, because a hook may run before its directory is created, and in
  * memory only: after a start the notes in the store replace them. There is one for each unit and
- * owner of hooks; the list is the context's, so that its bound holds for all sources. Whether a
+ * owner of hooks; the list is the context's, so that its bounds hold for all sources. A hint beyond
+ * them is refused: its unit is found by a scan, and is complete as if no hook had named it.
+ * Nobody's hooks use up the hints of root's hooks and of what the agent itself attaches. Whether a
  * hint counts for a bundle is decided when it is used, when the owners of the unit's files are
  * known.
  *
@@ -22,7 +24,7 @@
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 
-#define HINTS_MAX 1024
+#define HINTS_MAX 1024 /* of root outside of containers as many again */
 #define HINTS_MAX_OF_OWNER 128
 /* Hints about a unit without a bundle are forgotten after so long, by a scan. */
 #define FORGET_USEC (10 * USEC_PER_MINUTE)
@@ -35,7 +37,7 @@ typedef struct HookHint { /* of the hooks of one owner about one unit */
         ListLink link;    /* oldest first */
         IntakeSource *source;
         char *path;
-        Owner owner;
+        Charge charge;        /* of the hooks' owner */
         uint64_t n_uncounted; /* notes that have not been counted as ignored */
         unsigned n_open;
         bool finished; /* one has finished */
@@ -49,7 +51,14 @@ typedef struct HookHint { /* of the hooks of one owner about one unit */
 void hook_hints_init(IntakeContext *c) {
         if (c->hints.max > 0)
                 return;
-        c->hints = (Owners){ .what = "units of hooks", .max = HINTS_MAX };
+        c->hints = (Bound){ .what = "units of hooks",
+                            .max = HINTS_MAX,
+                            .max_each = HINTS_MAX_OF_OWNER,
+                            .clock = c->clock };
+        c->root_hints = (Bound){ .what = "units of root's hooks",
+                                 .max = HINTS_MAX,
+                                 .max_each = HINTS_MAX,
+                                 .clock = c->clock };
         list_init(&c->hook_hints);
 }
 
@@ -61,18 +70,23 @@ static bool is_about(const HookHint *n, const char *path) {
         return strcmp(n->path, path) == 0;
 }
 
-static const Owner agent_itself = { .uid = 0 }; /* the sender of hints about attachments */
+/* Root outside of containers; also the sender of hints about attachments. */
+static const Owner root = { .uid = 0 };
+
+static uid_t hint_uid(const HookHint *n) {
+        return bound_owner(&n->charge)->uid;
+}
 
 static HookHint *find_hint(IntakeSource *s, const char *path, const Owner *o) {
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints)
-                if (owner_is_same(&n->owner, o) && is_about(n, path))
+                if (owner_is_same(bound_owner(&n->charge), o) && is_about(n, path))
                         return n;
         return NULL;
 }
 
 static void hint_free(HookHint *n) {
         list_remove(&n->link);
-        owners_release(&n->source->context->hints, &n->owner, 1);
+        bound_release(&n->charge);
         promised_files_done(&n->promised);
         free(n->path);
         free(n);
@@ -89,50 +103,30 @@ static bool is_awaited(const HookHint *n) {
         return n->n_open > 0 || n->pending;
 }
 
-/* Removes the oldest hint of an owner that nothing waits for, or else the oldest one. */
-static void evict_hint(IntakeSource *s, const Owner *o) {
-        HookHint *found = NULL;
-        LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
-                expire_hooks(s, n);
-                if (owner_is_same(&n->owner, o) &&
-                    (!found || (is_awaited(found) && !is_awaited(n))))
-                        found = n;
+static HookHint *hint_new(IntakeSource *s, const char *path, const Owner *o) {
+        IntakeContext *c = s->context;
+        Bound *bound = owner_is_same(o, &root) ? &c->root_hints : &c->hints;
+        HookHint *n = calloc(1, sizeof *n);
+        if (!n || !(n->path = strdup(path)) || bound_charge(bound, &n->charge, o, 1) != BOUND_OK) {
+                if (n)
+                        free(n->path);
+                free(n);
+                return NULL;
         }
-        owners_count_refused(&s->context->hints, o, source_boot_usec(s));
-        hint_free(found); /* not NULL: the owner has at least one */
+        n->source = s;
+        list_append(&c->hook_hints, &n->link);
+        return n;
 }
 
-/* At the limit, the owner with the most hints loses one, even if it is the one who asks. @return 0,
- * -ENOMEM */
-static int request_hint(IntakeSource *s, const Owner *o) {
-        Owners *hints = &s->context->hints;
-        Owner most;
-        int r;
-        if (!owner_is_same(o, &agent_itself) && owners_amount(hints, o) >= HINTS_MAX_OF_OWNER)
-                evict_hint(s, o);
-        while ((r = owners_request(hints, o, 1, &most)) > OWNERS_GRANTED)
-                evict_hint(s, r == OWNERS_DISPLACE ? &most : o);
-        return r;
-}
-
-/* @return NULL: not of this source, or memory is short */
+/* @return NULL: not of this source, there are too many, or memory is short */
 static HookHint *get_hint(IntakeSource *s, const char *path, const Owner *o) {
         if (!path_is_below(path, s->spec->fixed))
                 return NULL;
         HookHint *n = find_hint(s, path, o);
-        if (!n) {
-                n = calloc(1, sizeof *n);
-                if (!n || !(n->path = strdup(path)) || request_hint(s, o) < 0) {
-                        if (n)
-                                free(n->path);
-                        free(n);
-                        return NULL;
-                }
-                n->source = s;
-                n->owner = *o;
-                list_append(&s->context->hook_hints, &n->link);
-        }
-        n->last_usec = source_boot_usec(s);
+        if (!n)
+                n = hint_new(s, path, o);
+        if (n)
+                n->last_usec = source_boot_usec(s);
         return n;
 }
 
@@ -175,7 +169,7 @@ void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Own
 }
 
 bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
-        HookHint *n = get_hint(s, unit_path, &agent_itself);
+        HookHint *n = get_hint(s, unit_path, &root);
         if (n)
                 n->pending = pending;
         return n != NULL;
@@ -212,7 +206,7 @@ void hook_hints_load(IntakeSource *s, const Bundle *b) {
 
 bool hook_hints_name_unit(IntakeSource *s, const char *path, uid_t uid) {
         LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints)
-                if (unit_notes_may_name(n->owner.uid, uid) && is_about(n, path))
+                if (unit_notes_may_name(hint_uid(n), uid) && is_about(n, path))
                         return true;
         return false;
 }
@@ -237,7 +231,7 @@ int hook_hints_for_each_unit(const IntakeSource *s,
 void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
         bool any_finished = false;
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
-                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, hint_uid(n)))
                         continue;
                 expire_hooks(s, n);
                 facts->n_hooks += n->n_open;
@@ -251,16 +245,16 @@ void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) 
 void hook_hints_report_ignored(IntakeSource *s, Bundle *b) {
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
                 if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
-                    uid_may_annotate(&b->owners, n->owner.uid))
+                    uid_may_annotate(&b->owners, hint_uid(n)))
                         continue;
                 if (b->owners.has_several)
                         log_dump(b->rec.id, LOG_NOTICE, 0,
                                  "hook notes of uid %u are ignored: it has files of several users",
-                                 (unsigned)n->owner.uid);
+                                 (unsigned)hint_uid(n));
                 else
                         log_dump(b->rec.id, LOG_NOTICE, 0,
                                  "hook notes of uid %u are ignored: it has files of uid %u",
-                                 (unsigned)n->owner.uid, (unsigned)b->owners.uid);
+                                 (unsigned)hint_uid(n), (unsigned)b->owners.uid);
                 b->has_logged_notes = true;
                 if (s->context->on_unheard)
                         s->context->on_unheard(n->n_uncounted, s->context->userdata);
@@ -296,7 +290,7 @@ static void add_missing(Bundle *b, const char *promised) {
 void hook_hints_label_missing(IntakeSource *s, Bundle *b) {
         size_t n_missing = 0;
         LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
-                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, n->owner.uid))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, hint_uid(n)))
                         continue;
                 for (size_t i = 0; i < n->promised.n; i++)
                         if (++n_missing <= MISSING_MAX)

@@ -9,6 +9,7 @@
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
+#include "lib/base/bound.h"
 #include "lib/neuron/owners.h"
 
 /* At most so many bundles are worked on at a time; the others follow when these have ended. */
@@ -66,7 +67,8 @@ typedef struct IntakeContext { /* borrowed by the sources */
         bool takes_all;        /* new units never wait */
         uint64_t history_usec; /* retention.history; 0: no row is deleted */
         ListLink hook_hints;   /* of all sources, oldest first; initialised with `hints` */
-        Owners hints;          /* by the owner of the hook; .max = 0: there are none yet */
+        Bound hints;           /* by the owner of the hook; .max = 0: there are none yet */
+        Bound root_hints;      /* of root outside of containers, and of the agent */
         Owners watched;        /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
 } IntakeContext;
 

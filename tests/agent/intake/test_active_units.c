@@ -150,7 +150,8 @@ static int teardown(void **state) {
         owners_done(&f->context.held);
         owners_done(&f->context.new_units);
         owners_done(&f->context.watched);
-        owners_done(&f->context.hints);
+        bound_done(&f->context.hints);
+        bound_done(&f->context.root_hints);
         if (f->bundles)
                 bundle_table_free(f->bundles);
         if (f->store)

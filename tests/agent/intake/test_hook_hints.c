@@ -84,7 +84,8 @@ static void close_source(Fixture *f) {
         owners_done(&f->context.held);
         owners_done(&f->context.new_units);
         owners_done(&f->context.watched);
-        owners_done(&f->context.hints);
+        bound_done(&f->context.hints);
+        bound_done(&f->context.root_hints);
 }
 
 static int setup(void **state) {
@@ -220,7 +221,7 @@ static void notes_of_others_do_not_displace_the_hints_of_a_users_hooks(void **st
         intake_source_on_hook_started(f->source, f->unit, &root);
         for (unsigned i = 0; i < 3; i++)
                 flood(f, 100000 + i, 400, i > 0);
-        flood(f, 100003, 1100, false); /* all are awaited: of his own one goes */
+        flood(f, 100003, 1100, false);
         assert_still_awaited(f);
 }
 
@@ -233,7 +234,7 @@ static void notes_of_a_container_do_not_displace_those_of_the_same_user_in_anoth
         intake_source_on_hook_started(f->source, f->unit, &a);
         intake_source_on_hook_started(f->source, f->unit, &a);
         flood_by(f, &b, 400, false);
-        assert_true(owners_amount(&f->context.hints, &b) < 400);
+        assert_true(bound_amount(&f->context.hints, &b) < 400);
         assert_true(f->context.hints.n_refused > 0);
         intake_source_on_hook_finished(f->source, f->unit, &a);
         assert_true(run_until(f, is_found, PATIENCE_USEC));
