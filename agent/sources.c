@@ -156,7 +156,7 @@ void agent_sources_free(Agent *a) {
         owners_done(&a->intake_context.active);
         owners_done(&a->intake_context.held);
         owners_done(&a->intake_context.new_units);
-        owners_done(&a->intake_context.watched);
+        bound_done(&a->intake_context.watched);
         bound_done(&a->intake_context.hints);
         bound_done(&a->intake_context.root_hints);
         free(a->sources);

@@ -209,7 +209,7 @@ static void view_bounded_units(const Agent *a, AgentView *v) {
                                        "some wait for their turn; see `bounded` in the status";
         }
         agent_view_add_bounded(v, &c->held);
-        agent_view_add_bounded(v, &c->watched);
+        agent_view_add_bound(v, &c->watched);
         agent_view_add_bound(v, &c->hints);
         agent_view_add_bound(v, &c->root_hints);
         agent_view_add_bound(v, crash_reports_bound(a->crash_reports));

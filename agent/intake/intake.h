@@ -69,7 +69,7 @@ typedef struct IntakeContext { /* borrowed by the sources */
         ListLink hook_hints;   /* of all sources, oldest first; initialised with `hints` */
         Bound hints;           /* by the owner of the hook; .max = 0: there are none yet */
         Bound root_hints;      /* of root outside of containers, and of the agent */
-        Owners watched;        /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
+        Bound watched;         /* directories, by their owner; .max = 0: INTAKE_WATCHED_MAX */
 } IntakeContext;
 
 /** Starts watching and scanning. @param config  borrowed for the source's life */

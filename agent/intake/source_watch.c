@@ -11,11 +11,13 @@
 #include "lib/base/log.h"
 #include "lib/base/strbuf.h"
 
+/* A watch takes memory, here and in the kernel. The directories of one user are at most half. */
 void source_watch_init(IntakeContext *c) {
         if (c->watched.max == 0)
-                c->watched = (Owners){ .what = "watched directories",
-                                       .max = INTAKE_WATCHED_MAX,
-                                       .max_each = INTAKE_WATCHED_MAX / 2 };
+                c->watched = (Bound){ .what = "watched directories",
+                                      .max = INTAKE_WATCHED_MAX,
+                                      .max_each = INTAKE_WATCHED_MAX / 2,
+                                      .clock = c->clock };
 }
 
 /* @return the bundle that is worked on and has the path in its unit; NULL: none */
@@ -79,23 +81,6 @@ static void on_degraded(const char *why, const char *remedy, void *userdata) {
                  strbuf_format("%s%s%s", why, remedy ? "; " : "", remedy ? remedy : ""));
 }
 
-/* A watch takes memory, here and in the kernel. The directories of one user are at most half. */
-static bool may_watch(uid_t uid, void *userdata) {
-        const IntakeSource *s = userdata;
-        Owners *watched = &s->context->watched;
-        Owner owner = owner_of_uid(uid);
-        if (owners_request(watched, &owner, 1, NULL) == OWNERS_GRANTED)
-                return true;
-        owners_count_refused(watched, &owner, source_boot_usec(s));
-        return false;
-}
-
-static void on_unwatched(uid_t uid, void *userdata) {
-        const IntakeSource *s = userdata;
-        Owner owner = owner_of_uid(uid);
-        owners_release(&s->context->watched, &owner, 1);
-}
-
 void source_watch_start(IntakeSource *s, const char *network_fs) {
         bool is_polled = s->config->watch == CONFIG_WATCH_AUTO && network_fs;
         if (is_polled) /* it may have been mounted since the watch began */
@@ -112,8 +97,7 @@ void source_watch_start(IntakeSource *s, const char *network_fs) {
         DirWatchCallbacks callbacks = { .on_change = on_change,
                                         .on_rescan = on_rescan,
                                         .on_degraded = on_degraded,
-                                        .may_watch = may_watch,
-                                        .on_unwatched = on_unwatched,
+                                        .bound = &s->context->watched,
                                         .userdata = s };
         int r = dirwatch_new(&s->watch.dirwatch, s->context->event, s->spec->fixed, &callbacks);
         if (r < 0)

@@ -28,8 +28,8 @@ typedef struct WatchNode {
                 *prev;            /* next, prev: siblings; next alone: the list of the detached */
         struct WatchNode *queued; /* next in the queue of directories to scan */
         int wd;                   /* -1 = not watched */
-        uint32_t seen;            /* stamp of the listing that met it last */
         uid_t uid;                /* of its directory when it was added; not of the root */
+        uint32_t seen;            /* stamp of the listing that met it last */
         uint8_t depth;            /* root = 0 */
         bool is_queued : 1, reports_entries : 1, is_rescan : 1, is_detached : 1;
         char name[]; /* "" for the root */
@@ -219,7 +219,7 @@ struct DirWatch {
         } listing;
         uint32_t stamp;
 
-        size_t n_overflows, n_left_out; /* n_left_out: directories, by may_watch() */
+        size_t n_overflows, n_left_out; /* n_left_out: directories, by the bound */
         unsigned faults_reported;       /* bits by Fault */
         bool is_full, may_retry;
         char path[DIRWATCH_PATH_BYTES];
@@ -522,11 +522,15 @@ static void detach(DirWatch *d, WatchNode *n) {
         schedule_slice(d);
 }
 
-/* The root is not counted. */
+static void give_back(DirWatch *d, uid_t uid) {
+        if (d->callbacks.bound)
+                bound_give_back(d->callbacks.bound, &(Owner){ .uid = uid }, 1);
+}
+
 static WatchNode *pop_detached(DirWatch *d) {
         WatchNode *n = watch_tree_pop_detached(&d->tree, &d->detached);
-        if (n->name[0] && d->callbacks.on_unwatched)
-                d->callbacks.on_unwatched(n->uid, d->callbacks.userdata);
+        if (n->name[0]) /* the root was not charged */
+                give_back(d, n->uid);
         d->may_retry |= d->n_left_out > 0;
         return n;
 }
@@ -567,16 +571,17 @@ static void listing_sweep(DirWatch *d) {
         }
 }
 
-/* @return whether it may be watched, and is counted */
+/* @return whether it may be watched: its user is charged */
 static bool admit(DirWatch *d, const WatchNode *parent, const char *name, uid_t *ret_uid) {
         struct stat st;
         const char *path = watch_tree_path(parent, name, d->path, sizeof d->path);
-        if (!d->callbacks.may_watch)
+        if (!d->callbacks.bound)
                 return true;
         _cleanup_close_ int fd =
                 !path || open_root(d) < 0 ? -1 : fs_open_beneath(d->root_fd, path, O_PATH);
-        *ret_uid = fd >= 0 && fstat(fd, &st) == 0 ? st.st_uid : (uid_t)-1; /* it is gone already */
-        if (d->callbacks.may_watch(*ret_uid, d->callbacks.userdata))
+        const bool is_there = fd >= 0 && fstat(fd, &st) == 0; /* else it is gone already */
+        *ret_uid = is_there ? st.st_uid : (uid_t)-1;
+        if (bound_spend(d->callbacks.bound, &(Owner){ .uid = *ret_uid }, 1) == BOUND_OK)
                 return true;
         d->n_left_out++;
         return false;
@@ -591,8 +596,7 @@ static WatchNode *add_directory(DirWatch *d, WatchNode *parent, const char *name
                 r = watch_tree_add(&d->tree, parent, name, &n);
                 if (r < 0) {
                         report_unwatched(d, name, r);
-                        if (d->callbacks.on_unwatched)
-                                d->callbacks.on_unwatched(uid, d->callbacks.userdata);
+                        give_back(d, uid);
                 } else
                         n->uid = uid;
         }

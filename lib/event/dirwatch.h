@@ -7,6 +7,8 @@
 #include <sys/types.h>
 #include <systemd/sd-event.h>
 
+#include "lib/base/bound.h"
+
 typedef struct DirWatch DirWatch;
 
 typedef struct DirWatchCallbacks {
@@ -20,11 +22,9 @@ typedef struct DirWatchCallbacks {
         /* The watch limit is reached (ENOSPC) or watching is not possible: from now on only scans
          * see what is not watched. */
         void (*on_degraded)(const char *why, const char *remedy, void *userdata);
-        /* Whether one more directory of this user may be watched: a tree may have any number.
-         * NULL: always */
-        bool (*may_watch)(uid_t uid, void *userdata);
-        /* One that may_watch() has admitted is not watched any more. */
-        void (*on_unwatched)(uid_t uid, void *userdata);
+        /* The directories that are watched are charged to their users, but for the root: a tree may
+         * have any number. Borrowed; NULL: all may be watched */
+        Bound *bound;
         void *userdata;
 } DirWatchCallbacks;
 
@@ -42,13 +42,13 @@ int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
 DirWatch *dirwatch_free(DirWatch *d);
 
 /** Makes sure that the path still leads to the directory that is watched, and tries again what the
- * watch limit or may_watch() left out: a mount over the root or an ancestor raises no event. Cheap;
+ * watch limit or the bound left out: a mount over the root or an ancestor raises no event. Cheap;
  * to be called with every periodic scan. */
 void dirwatch_check(DirWatch *d);
 
 size_t dirwatch_n_watches(const DirWatch *d);
 size_t dirwatch_n_overflows(const DirWatch *d);
-/** @return how many directories may_watch() has left out */
+/** @return how many directories the bound has left out */
 size_t dirwatch_n_left_out(const DirWatch *d);
 /** @return whether every directory found so far is watched */
 bool dirwatch_is_complete(const DirWatch *d);

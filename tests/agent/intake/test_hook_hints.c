@@ -83,7 +83,7 @@ static void close_source(Fixture *f) {
         owners_done(&f->context.active);
         owners_done(&f->context.held);
         owners_done(&f->context.new_units);
-        owners_done(&f->context.watched);
+        bound_done(&f->context.watched);
         bound_done(&f->context.hints);
         bound_done(&f->context.root_hints);
 }

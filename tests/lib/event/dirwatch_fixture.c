@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "tests/harness/unit.h"
 
 #define TURNS_MAX 200000
@@ -16,6 +17,9 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         Fixture *f = userdata;
         size_t bytes = strlen(relative) + 3;
 
+        for (uint64_t end = clock_boottime_usec() + f->slow_usec;
+             f->slow_usec > 0 && clock_boottime_usec() < end;)
+                ;
         if (f->n_changes == f->n_allocated) {
                 f->n_allocated = f->n_allocated ? 2 * f->n_allocated : 64;
                 f->changes = realloc(f->changes, f->n_allocated * sizeof *f->changes);
@@ -74,7 +78,7 @@ int fixture_teardown(void **state) {
 }
 
 void fixture_watch(Fixture *f) {
-        DirWatchCallbacks callbacks = f->bounds;
+        DirWatchCallbacks callbacks = { .bound = f->bound };
 
         callbacks.on_change = on_change;
         callbacks.on_rescan = on_rescan;

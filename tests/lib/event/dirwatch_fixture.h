@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <systemd/sd-event.h>
 
 #include "lib/event/dirwatch.h"
@@ -13,8 +14,9 @@ typedef struct Fixture {
         char root[300]; /* base/root */
         sd_event *event;
         DirWatch *watch;
-        DirWatchCallbacks bounds; /* may_watch and on_unwatched */
-        char **changes;           /* what on_change said, "D:" before directories */
+        Bound *bound;       /* of the watch; NULL: none */
+        uint64_t slow_usec; /* on_change works for so long */
+        char **changes;     /* what on_change said, "D:" before directories */
         size_t n_changes, n_allocated;
         unsigned n_rescans, n_degraded;
         char why[512], remedy[512], rescan_why[256];

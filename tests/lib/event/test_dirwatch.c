@@ -374,21 +374,13 @@ static void a_long_listing_lets_others_have_their_turn(void **state) {
         (void)close(fds[1]);
 }
 
-static bool may_watch_slowly(uid_t uid, void *userdata) {
-        uint64_t end = clock_boottime_usec() + 100;
-        (void)uid, (void)userdata;
-        while (clock_boottime_usec() < end)
-                ;
-        return true;
-}
-
 static void many_events_let_others_have_their_turn(void **state) {
         Fixture *f = *state;
         char path[64];
         int fds[2];
         unsigned n_turns = 0;
         sd_event_source *other = NULL;
-        f->bounds.may_watch = may_watch_slowly;
+        f->slow_usec = 100;
         f = watched(state);
         for (unsigned i = 0; i < 1000; i++) {
                 (void)snprintf(path, sizeof path, "root/directory-%u", i);
@@ -598,43 +590,23 @@ static void a_large_tree_costs_little_memory_and_the_loop_stays_free(void **stat
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
 
-static struct { unsigned max, n; } admitted;
-
-static bool may_watch(uid_t uid, void *userdata) {
-        (void)userdata;
-        assert_int_equal(uid, geteuid());
-        if (admitted.n >= admitted.max)
-                return false;
-        admitted.n++;
-        return true;
-}
-
-static void on_unwatched(uid_t uid, void *userdata) {
-        (void)userdata;
-        assert_int_equal(uid, geteuid());
-        assert_true(admitted.n > 0);
-        admitted.n--;
-}
-
 static void what_may_not_be_watched_is_left_out_and_tried_again_when_others_are_gone(void **state) {
         Fixture *f = *state;
         char path[64];
-        admitted.max = 10;
-        admitted.n = 0;
+        Bound bound = { .what = "directories", .max = 100, .max_each = 10 };
         for (unsigned i = 0; i < 30; i++) { /* found by listing, then by events */
                 (void)snprintf(path, sizeof path, "root/d%02u", i);
                 make_dir(f, path);
                 if (i == 14) {
-                        f->bounds.may_watch = may_watch;
-                        f->bounds.on_unwatched = on_unwatched;
+                        f->bound = &bound;
                         fixture_watch(f);
                         fixture_settle(f);
-                        assert_int_equal(admitted.n, 10);
+                        assert_int_equal(bound.total, 10);
                         assert_int_equal(dirwatch_n_left_out(f->watch), 5);
                 }
         }
         fixture_settle(f);
-        assert_int_equal(admitted.n, 10);
+        assert_int_equal(bound.total, 10);
         assert_int_equal(dirwatch_n_watches(f->watch), 11); /* with the root */
         assert_int_equal(dirwatch_n_left_out(f->watch), 20);
         assert_false(dirwatch_is_complete(f->watch));
@@ -646,13 +618,15 @@ static void what_may_not_be_watched_is_left_out_and_tried_again_when_others_are_
         dirwatch_check(f->watch);
         fixture_settle(f);
         assert_true(dirwatch_is_complete(f->watch));
-        assert_int_equal(admitted.n, 5);
+        assert_int_equal(bound.total, 5);
         fixture_forget(f);
         make_file(f, "root/d29/file");
         fixture_settle(f);
         assert_true(fixture_was_reported(f, "d29/file"));
+        assert_int_equal(bound_amount(&bound, &(Owner){ .uid = geteuid() }), bound.total);
         f->watch = dirwatch_free(f->watch);
-        assert_int_equal(admitted.n, 0);
+        assert_int_equal(bound.total, 0);
+        bound_done(&bound);
 }
 
 int main(void) {
