@@ -132,8 +132,7 @@ static int on_act(const char *id, const char *action, char **ret_message, void *
                         "it is %s, and the state database cannot be written; free space in the "
                         "state directory first",
                         bundle_state_name(b->rec.state));
-        if (!b && !bundle_state_is_inactive(
-                          rec.state)) { /* it was parked, to make room for other owners' bundles */
+        if (!b && !bundle_state_is_inactive(rec.state)) { /* another one of its unit is worked on */
                 r = revive(a, &rec, action, &b, ret_message);
                 if (r < 0)
                         return r;

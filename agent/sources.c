@@ -153,9 +153,10 @@ void agent_sources_rebind(Agent *a, const Config *loaded) {
 void agent_sources_free(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_free(a->sources[i]);
-        owners_done(&a->intake_context.active);
-        owners_done(&a->intake_context.held);
-        owners_done(&a->intake_context.new_units);
+        bound_done(&a->intake_context.active);
+        bound_done(&a->intake_context.hook_units);
+        bound_done(&a->intake_context.held);
+        bound_done(&a->intake_context.new_units);
         bound_done(&a->intake_context.watched);
         bound_done(&a->intake_context.hints);
         bound_done(&a->intake_context.root_hints);

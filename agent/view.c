@@ -194,21 +194,22 @@ static void view_sources(Agent *a, AgentView *v) {
         v->n_sources = a->n_sources;
 }
 
-/* A unit that is refused is tried again at every scan. So long after the last refusal was logged,
- * none is refused any more. */
+/* A unit that is refused is tried again within a minute. So long after the last refusal none waits
+ * any more. */
 #define REFUSED_USEC (5 * USEC_PER_MINUTE)
 
 static void view_bounded_units(const Agent *a, AgentView *v) {
         const IntakeContext *c = &a->intake_context;
-        const Owners *const units[] = { &c->active, &c->new_units };
+        const Bound *const units[] = { &c->active, &c->new_units };
         uint64_t now = a->clock->boottime_usec(a->clock);
         for (size_t i = 0; i < ELEMENTSOF(units); i++) {
-                agent_view_add_bounded(v, units[i]);
-                if (units[i]->logged_usec > 0 && now - units[i]->logged_usec < REFUSED_USEC)
+                agent_view_add_bound(v, units[i]);
+                if (units[i]->n_refused > 0 && now - units[i]->last_refused_usec < REFUSED_USEC)
                         v->busy_note = "there are more units than are worked on at a time, and "
                                        "some wait for their turn; see `bounded` in the status";
         }
-        agent_view_add_bounded(v, &c->held);
+        agent_view_add_bound(v, &c->hook_units);
+        agent_view_add_bound(v, &c->held);
         agent_view_add_bound(v, &c->watched);
         agent_view_add_bound(v, &c->hints);
         agent_view_add_bound(v, &c->root_hints);

@@ -5,15 +5,20 @@
 
 void admission_init(IntakeContext *c);
 
-/** @param uid  of the unit. @return whether one more bundle of this owner may be worked on: it is
- * counted; else a later scan finds the unit again */
-bool admission_request(IntakeSource *s, const char *path, uid_t uid);
+/** @param uid  of the unit @param ret  zero; charged when the bundle may be worked on
+ * @return whether it may; else a later scan finds the unit again */
+bool admission_request(IntakeSource *s, const char *path, uid_t uid, Charge *ret);
 /** The bundle is not worked on any more. */
-void admission_release(IntakeSource *s, Bundle *b);
+void admission_release(Bundle *b);
+
+/** A unit waits for a later scan, within a minute. @param why  for lack of space; BOUND_OK: it
+ * came too soon */
+void admission_defer(IntakeSource *s, BoundAnswer why, const Owner *owner);
+/** A scan has walked the source: what was refused before is found again. */
+void admission_on_scan(IntakeSource *s);
 /** @return whether half of the bound is free */
 bool admission_has_space(const IntakeSource *s);
-/** @return whether a bundle that ends now makes half of the bound free, and bundles are parked. It
- * is so once for all that wait, not for each that ends. */
-bool admission_is_resumable(const IntakeSource *s);
-/** Resumes parked bundles if there is space. */
-void admission_resume_parked(IntakeSource *s);
+/** @return whether half of what was short when a unit was refused is free again: the source should
+ * be scanned now. It is so once for all that wait: the next call returns false until the scan
+ * has refused one again. */
+bool admission_is_resumable(IntakeSource *s);

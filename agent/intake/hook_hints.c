@@ -175,8 +175,14 @@ bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending
         return n != NULL;
 }
 
+typedef struct StoredHints {
+        IntakeSource *source;
+        bool are_counted; /* the notes that are ignored, by hook_hints_report_ignored() */
+} StoredHints;
+
 static int on_stored(const StoredNote *stored, void *userdata) {
-        IntakeSource *s = userdata;
+        const StoredHints *l = userdata;
+        IntakeSource *s = l->source;
         uint64_t now = source_realtime_usec(s), until = stored->received_usec + longest_usec(s);
         /* A note from the future is not open: the clock was set back, and the unit would wait for
          * long. */
@@ -185,7 +191,7 @@ static int on_stored(const StoredNote *stored, void *userdata) {
         HookHint *n = get_hint(s, stored->unit_path, &sender);
         if (!n)
                 return 0;
-        n->n_uncounted++;
+        n->n_uncounted += !l->are_counted;
         if (is_open) {
                 n->n_open = 1;
                 n->first_open_usec = n->last_usec;
@@ -195,11 +201,14 @@ static int on_stored(const StoredNote *stored, void *userdata) {
         return 0;
 }
 
-void hook_hints_load(IntakeSource *s, const Bundle *b) {
+void hook_hints_load(IntakeSource *s, const Bundle *b, bool are_counted) {
+        StoredHints l = { s, are_counted };
+        if (are_counted && hook_hints_know_path(s, b->rec.path))
+                return; /* those know more */
         if (b->rec.state == BUNDLE_SETTLING)
                 (void)store_note_list(s->context->store,
                                       &(StoredUnit){ b->rec.source, b->rec.path }, on_stored,
-                                      s); /* none: as without hooks */
+                                      &l); /* none: as without hooks */
 }
 
 /* ---- use of the hints ---- */

@@ -14,8 +14,10 @@ void hook_hints_done(IntakeSource *s);
 bool hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o);
 bool hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o);
 bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending);
-/** Restores the hints about a SETTLING bundle from the notes in the store. */
-void hook_hints_load(IntakeSource *s, const Bundle *b);
+/** Restores the hints about a SETTLING bundle from the notes in the store.
+ * @param are_counted  it was READY before: hook_hints_report_ignored() has counted the notes, and
+ * what hints there are know more */
+void hook_hints_load(IntakeSource *s, const Bundle *b, bool are_counted);
 
 /** @return whether there is a hint about a path, whoever gave it */
 bool hook_hints_know_path(const IntakeSource *s, const char *path);

@@ -67,7 +67,7 @@ void intake_on_report_end(Bundle *b) {
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = source_spec_relative(s->spec, b->rec.path);
-        admission_release(s, b);
+        admission_release(b);
         /* A quarantined one can be restored; of others the row has whether links are still needed.
          */
         attached_on_final(s, b);
@@ -88,7 +88,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
             bundle_is_from_links(&b->rec))
                 path_probes_add(s, relative);
-        if ((s->scan.is_wanted || admission_is_resumable(s)) && admission_has_space(s))
+        if ((s->scan.is_wanted && admission_has_space(s)) || admission_is_resumable(s))
                 source_scan_start(s);
 }
 
@@ -122,7 +122,7 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         IntakeSource *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
-        *s = (IntakeSource){ .context = context, .config = config, .admission.has_parked = true };
+        *s = (IntakeSource){ .context = context, .config = config };
         s->calls.probe_bundle = probe_bundle;
         s->calls.start_scan = source_scan_start;
         s->calls.arm_scan = source_scan_arm;
@@ -192,7 +192,7 @@ IntakeSource *intake_source_free(IntakeSource *s) {
                 return NULL;
         LIST_FOREACH_ITEM (Bundle, b, link, bundle_table_all(s->context->bundles)) {
                 if (b->source == s) {
-                        admission_release(s, b);
+                        admission_release(b);
                         b->source = NULL;
                         b->probing = false;
                         b->timer = sd_event_source_disable_unref(b->timer);

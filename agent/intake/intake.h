@@ -12,9 +12,13 @@
 #include "lib/base/bound.h"
 #include "lib/neuron/owners.h"
 
-/* At most so many bundles are worked on at a time; the others follow when these have ended. */
+/* At most so many bundles are worked on at a time, and of one owner half of them; other units have
+ * no row and no links until a later scan finds them again. */
 #define INTAKE_ACTIVE_MAX 20000
-/* So many new units of one owner are accepted in a minute; the others wait for the next. */
+/* Beyond those, units that hooks have named. */
+#define INTAKE_HOOK_UNITS_MAX 2000
+#define INTAKE_HOOK_UNITS_MAX_OF_OWNER 500
+/* So many new units of one owner are accepted at once, and then in a minute. */
 #define INTAKE_NEW_MAX 1000
 /* Rows of bundles that have ended are kept, up to so many, when their units are gone. */
 #define INTAKE_HISTORY_MAX 100000
@@ -55,15 +59,14 @@ typedef struct IntakeContext { /* borrowed by the sources */
         /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
-        /* Bundles that are worked on, of all sources, by the owner of their units. When it is full,
-         * a bundle of the owner with the most is parked: it keeps its row and its links, and is
-         * worked on when there is space again. */
-        Owners active; /* .max = 0: INTAKE_ACTIVE_MAX */
+        /* Bundles that are worked on, of all sources, by the owner of their units, and beyond those,
+         * bundles of units that hooks have named */
+        Bound active;     /* .max = 0: INTAKE_ACTIVE_MAX */
+        Bound hook_units; /* .max = 0: INTAKE_HOOK_UNITS_MAX */
         /* Where links are refused, files that are held by descriptors, by the owner of their unit;
          * .max = 0: a quarter of those that the process may have */
-        Owners held;
-        Owners new_units; /* of this minute; .max = 0: INTAKE_NEW_MAX of each owner */
-        uint64_t minute_boot_usec;
+        Bound held;
+        Bound new_units; /* lately; .max = 0: INTAKE_NEW_MAX of each owner in a minute */
         bool takes_all;        /* new units never wait */
         uint64_t history_usec; /* retention.history; 0: no row is deleted */
         ListLink hook_hints;   /* of all sources, oldest first; initialised with `hints` */

@@ -109,18 +109,18 @@ static bool reserve_number(IntakeSource *s, BundleRecord *base) {
 Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
         _cleanup_free_ char *path = source_unit_path(s, u->relative);
         Bundle *b = NULL;
-        if (!path || !admission_request(s, path, u->st.st_uid))
+        Charge charge = { 0 };
+        if (!path || !admission_request(s, path, u->st.st_uid, &charge))
                 return NULL;
         bool is_reserved = !base || reserve_number(s, base); /* it logs a failure */
         int r = is_reserved ? add_bundle(s, u, base, &b) : 0;
         if (b) {
-                b->is_active = true;
+                b->charge = charge;
                 if (s->context->on_found)
                         s->context->on_found(b, s->context->userdata);
                 return b;
         }
-        Owner owner = owner_of_uid(u->st.st_uid);
-        owners_release(&s->context->active, &owner, 1);
+        bound_release(&charge);
         if (r == -EEXIST)
                 log_notice("source %s: '%s' has the identity of a bundle that is known already, "
                            "leaving it",
@@ -170,7 +170,7 @@ int new_bundle_commit(IntakeSource *s) {
                 source_remember(s, source_spec_relative(s->spec, b->rec.path),
                                 ~b->rec.digest); /* a digest that the unit does not have: the next
                                                     scan reports it again */
-                admission_release(s, b);
+                admission_release(b);
                 bundle_table_forget(s->context->bundles, b);
         }
         new_bundle_report_postponed(s, r, n_postponed);

@@ -26,19 +26,6 @@ int scan_job_request_lock(UnitLocksScan *locks, const SourceSpec *t, const ScanU
                                                .newest_usec = newest_usec(u->newest_change_nsec) });
 }
 
-/* Drops the newest unit of an owner; a later scan finds it again. */
-static void drop_found(ScanJob *s, const Owner *owner) {
-        size_t i = s->n_found;
-        while (i > 0 && s->found[i - 1].st.st_uid != owner->uid)
-                i--;
-        if (i == 0)
-                return;
-        scan_unit_done(&s->found[i - 1]);
-        s->found[i - 1] = s->found[--s->n_found];
-        owners_release(&s->owners, owner, 1);
-        s->has_more = true;
-}
-
 /* Requests the locks of other nodes' parts of a unit, to take over those of dead nodes. A part that
  * was delivered is remembered in `seen` as `UNIT//INSTANCE`, which is never a path.
  * @return 1: this agent has acquired a part; 0: none; -ENOMEM */
@@ -104,16 +91,8 @@ static int on_scanned_unit(ScanUnit *u, void *userdata) {
         if (is_known || r < 0)
                 return r;
         const Owner owner = { .uid = u->st.st_uid };
-        Owner most;
-        r = owners_request(&s->owners, &owner, 1, &most);
-        if (r == OWNERS_DISPLACE) {
-                drop_found(s, &most);
-                r = owners_request(&s->owners, &owner, 1, &most);
-        }
-        if (r < 0)
-                return r;
-        if (r != OWNERS_GRANTED) {
-                s->has_more = true;
+        if (bound_spend(&s->bound, &owner, 1) != BOUND_OK) {
+                s->has_more = true; /* a later scan finds it again */
                 return 0;
         }
         if (array_grow(&s->found, s->n_found, sizeof *s->found) < 0)
@@ -167,12 +146,13 @@ static void scan_drop(SourceTask *t) {
         scan_job_free(CONTAINER_OF(t, ScanJob, task));
 }
 
-int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max_found) {
+int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max,
+                 uint64_t max_each) {
         _cleanup_(scan_job_freep) ScanJob *s = calloc(1, sizeof *s);
         if (!s)
                 return -ENOMEM;
         s->spec = source_spec_ref(spec);
-        s->owners = (Owners){ .what = "found units", .max = max_found };
+        s->bound = (Bound){ .what = "found units", .max = max, .max_each = max_each };
         s->task.job.run = scan_run;
         s->task.drop = scan_drop;
         int r = unit_table_copy(&s->known, known);
@@ -194,7 +174,7 @@ ScanJob *scan_job_free(ScanJob *s) {
         free(s->moved_aside);
         free(s->lock_note);
         free(s->root_note);
-        owners_done(&s->owners);
+        bound_done(&s->bound);
         unit_table_done(&s->seen);
         unit_table_done(&s->known);
         source_spec_unref(s->spec);

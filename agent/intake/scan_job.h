@@ -4,7 +4,7 @@
 #include "agent/intake/history.h"
 #include "agent/intake/unit_table.h"
 #include "agent/retention/source_spec.h"
-#include "lib/neuron/owners.h"
+#include "lib/base/bound.h"
 #include "lib/neuron/scan.h"
 
 typedef struct IntakeSource IntakeSource;
@@ -19,11 +19,11 @@ typedef struct ScanJob {
         EndedUnits ended;
         ScanUnit *found;
         size_t n_found, n_handled;
-        Owners owners;         /* of what was found: where it is full, who has most gives way */
+        Bound bound;           /* of what was found, by owner; in the thread */
         uint64_t n_unreadable; /* directories that could not be read */
         char *unreadable;      /* one of them, escaped; owned */
         ScanUnit left_out;     /* what no bundle can name: skipped, skipped_example */
-        bool has_more;         /* there was more than owners.max */
+        bool has_more;         /* there was more than the bound allows: of bound.last_refused */
         int result;            /* 0; -ENOENT: the fixed part is not there */
         bool on_network;
         const char *fs_name; /* static; when on_network */
@@ -35,7 +35,10 @@ typedef struct ScanJob {
         uint64_t duration_usec;
 } ScanJob;
 
-int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max_found);
+/** @param max, max_each  units to be found, of all owners and of one; others are left to a later
+ * scan */
+int scan_job_new(ScanJob **ret, SourceSpec *spec, const UnitTable *known, uint64_t max,
+                 uint64_t max_each);
 ScanJob *scan_job_free(ScanJob *s);
 DEFINE_CLEANUP(ScanJob, scan_job_free);
 

@@ -28,52 +28,30 @@
 
 /* ---- descriptors that hold files where links are refused, by owner ---- */
 
-#define HELD_MIN 64 /* as many as one unit may need */
+#define HELD_MIN UINT64_C(64) /* of an owner: as many as one unit may need */
 
 static uint64_t max_held(void) {
         struct rlimit limit;
         uint64_t n = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
-        return MAX(n, (uint64_t)HELD_MIN);
+        return MAX(n, 2 * HELD_MIN);
 }
 
 void settling_init(IntakeContext *c) {
         if (c->held.max == 0)
-                c->held = (Owners){ .what = "held files", .max = max_held() };
+                c->held = (Bound){ .what = "held files",
+                                   .max = max_held(),
+                                   .max_each = max_held() / 2,
+                                   .clock = c->clock };
 }
 
-void settling_release_held(IntakeContext *c, Bundle *b) {
-        const Owner owner = { .uid = (uid_t)b->rec.uid };
-        owners_release(&c->held, &owner, b->held.n);
-        held_files_done(&b->held);
-}
-
-/* Closes the descriptors of an owner's newest bundle. @return whether there was one */
-static bool release_newest_held(IntakeContext *c, const Owner *owner) {
-        ListLink *all = bundle_table_all(c->bundles);
-        for (ListLink *l = all->prev; l != all; l = l->prev) {
-                Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->rec.uid != owner->uid || b->held.n == 0)
-                        continue;
-                settling_release_held(c, b);
-                return true;
-        }
-        return false;
-}
-
+/* Beyond the bound they are not held; the next probe tries again. */
 static void hold_by_descriptors(IntakeContext *c, Bundle *b, HeldFiles *held) {
-        const Owner owner = { .uid = (uid_t)b->rec.uid };
-        Owner most;
-        int r = OWNERS_GRANTED;
-        settling_release_held(c, b);
-        if (held->n > 0)
-                while ((r = owners_request(&c->held, &owner, held->n, &most)) == OWNERS_DISPLACE &&
-                       release_newest_held(c, &most))
-                        owners_count_refused(&c->held, &most, c->clock->boottime_usec(c->clock));
-        if (r == OWNERS_GRANTED) {
-                b->held = *held;
-                *held = (HeldFiles){ 0 };
-        } else
-                owners_count_refused(&c->held, &owner, c->clock->boottime_usec(c->clock));
+        const Owner owner = owner_of_uid(b->rec.uid);
+        held_files_done(&b->held);
+        if (held->n > 0 && bound_charge(&c->held, &held->charge, &owner, held->n) != BOUND_OK)
+                return;
+        b->held = *held;
+        *held = (HeldFiles){ 0 };
 }
 
 /* ---- from the facts of a probe to a state ---- */
@@ -335,6 +313,7 @@ void intake_resettle(Bundle *b, const char *why) {
         IntakeSource *s = b->source;
         if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
                 return;
+        hook_hints_load(s, b, true); /* they were forgotten when it was READY */
         b->flush = false;
         b->quiet_usec = 0;
         b->checked_boot_usec = source_boot_usec(s);

@@ -7,6 +7,3 @@ void settling_init(IntakeContext *c);
 
 /** Probes the unit of a SETTLING bundle now, or when the probe that runs has ended. */
 void settling_probe(Bundle *b);
-
-/** Closes the descriptors that hold members of the bundle. */
-void settling_release_held(IntakeContext *c, Bundle *b);

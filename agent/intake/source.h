@@ -73,18 +73,19 @@ typedef struct SourceWatch {
 
 /* path_probes.c's */
 typedef struct PathProbes {
-        WorkerPool *pool;     /* PATH_THREADS: neither a long scan nor a probe of many files delays
-                                 the discovery of others */
-        PathQueue queue;      /* paths that wait */
-        Bound probing;        /* whose paths are being probed */
-        Bound rests;          /* microseconds from now in which no path of an owner is probed */
+        WorkerPool *pool; /* PATH_THREADS: neither a long scan nor a probe of many files delays
+                             the discovery of others */
+        PathQueue queue;  /* paths that wait */
+        Bound probing;    /* whose paths are being probed */
+        Bound rests;      /* microseconds from now in which no path of an owner is probed */
         sd_event_source *timer;
 } PathProbes;
 
-/* admission.c's; source_scan.c clears has_late when a scan is over. */
+/* admission.c's: what was refused since the last scan. */
 typedef struct SourceAdmission {
-        bool has_late;   /* new units wait for the next minute */
-        bool has_parked; /* rows of bundles that gave way wait for space */
+        bool has_late;       /* units wait for a later scan */
+        BoundAnswer refused; /* why, if it was for lack of space … */
+        Owner owner;         /* … and whose */
 } SourceAdmission;
 
 /* ended_links.c's */

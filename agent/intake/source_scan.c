@@ -159,7 +159,7 @@ static void on_walked(SourceTask *t) {
                 j->seen = (UnitTable){ 0 };
         }
         new_bundle_on_walk_end(s);
-        s->admission.has_late = false;
+        admission_on_scan(s);
         s->scan.found = TAKE_PTR(j);
         set_state(s, SOURCE_SCAN_HANDLING);
         step(s);
@@ -216,7 +216,8 @@ void source_scan_arm(IntakeSource *s) {
 
 static void start_walk(IntakeSource *s) {
         ScanJob *j = NULL;
-        int r = scan_job_new(&j, s->spec, &s->table, s->context->active.max);
+        int r = scan_job_new(&j, s->spec, &s->table, s->context->active.max,
+                             s->context->active.max_each);
         if (r >= 0)
                 r = add_nameless(s, j);
         if (r >= 0) {
@@ -243,20 +244,24 @@ static void end_scan(IntakeSource *s) {
         new_bundle_on_scan_end(s);
         s->scan.has_completed = true;
         s->scan.flush = false;
-        s->scan.is_wanted = s->scan.is_wanted || s->scan.found->has_more;
+        /* The next scan finds what this one has left out, at once if there is space. If units that
+         * this one found were refused, that is a later scan. */
+        if (s->scan.found->has_more && !s->admission.has_late) {
+                admission_defer(s, BOUND_E_OWNER, &s->scan.found->bound.last_refused);
+                s->scan.is_wanted = s->scan.is_wanted || admission_is_resumable(s);
+        }
         set_state(s, SOURCE_SCAN_IDLE);
         attached_sweep(s);
         link_sweep_repeat(s);
         history_report(s, &s->scan.found->ended);
         s->scan.found = scan_job_free(s->scan.found);
         hook_hints_forget_old(s);
-        admission_resume_parked(s);
         if (s->scan.is_wanted && admission_has_space(s)) {
                 source_scan_start(s);
                 return;
         }
         /* Scans again until all can be read: before that a drain is not safe. */
-        if (s->hold == INTAKE_HOLDING && !s->scan.is_wanted && !s->admission.has_parked &&
+        if (s->hold == INTAKE_HOLDING && !s->scan.is_wanted && !s->admission.has_late &&
             !source_scan_has_failed(s))
                 set_hold(s, INTAKE_HELD);
         if (s->hold != INTAKE_HELD)

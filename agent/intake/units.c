@@ -84,7 +84,7 @@ void units_handle(IntakeSource *s, ScanUnit *u) {
                 return;
         }
         if (!bundle_state_is_inactive(rec.state) && !bundle_table_find(s->context->bundles, rec.id))
-                return; /* parked */
+                return; /* two rows of one unit: this one waits for the next start */
         bool same_unit = is_same_unit(&rec, u);
         bool unique = rec.kind == SOURCE_NEURON_CORE_DUMP && rec.date_time[0];
         if (rec.digest == u->digest && same_unit && rec.state != BUNDLE_VANISHED) {

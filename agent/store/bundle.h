@@ -7,6 +7,7 @@
 #include <systemd/sd-event.h>
 
 #include "agent/store/store.h"
+#include "lib/base/bound.h"
 #include "lib/base/clock.h"
 #include "lib/base/list.h"
 #include "lib/neuron/file_owners.h"
@@ -23,7 +24,8 @@ typedef struct HeldFile {
 typedef struct HeldFiles {
         HeldFile *items;
         size_t n;
-        bool all; /* every member is in `items`: the bundle can be shipped from these alone */
+        Charge charge; /* of the owner of a bundle's files; zero for others than Bundle.held */
+        bool all;      /* every member is in `items`: the bundle can be shipped from these alone */
 } HeldFiles;
 
 void held_files_done(HeldFiles *h);
@@ -69,7 +71,7 @@ typedef struct Bundle {
         bool dirty;             /* its unit changed since the last probe started */
         bool check;             /* the next probe checks leases and headers, too */
         bool is_replaced; /* another unit has its path, and is probed when this bundle has ended */
-        bool is_active;   /* it counts among the bundles that are worked on (admission.c) */
+        Charge charge;    /* for a place among those that are worked on (admission.c) */
         /* Late files (late_files.c): files that came into its unit while it is READY or SHIPPING.
          * Links of the next supplement hold them (has_late: perhaps there are some), or they are
          * not held (n_unheld). Another probe follows the one that runs (probe_wanted). */

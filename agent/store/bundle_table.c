@@ -44,6 +44,7 @@ void held_files_done(HeldFiles *h) {
                 (void)close(h->items[i].fd); /* it is only read, so nothing is lost */
         }
         free(h->items);
+        bound_release(&h->charge);
         *h = (HeldFiles){ 0 };
 }
 
@@ -102,6 +103,7 @@ static int compare_unit(const void *a, const void *b) {
 static void bundle_free(Bundle *b) {
         sd_event_source_disable_unref(b->timer);
         held_files_done(&b->held);
+        bound_release(&b->charge);
         named_pids_done(&b->pids);
         bundle_record_done(&b->rec);
         free(b);

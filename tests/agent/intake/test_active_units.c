@@ -1,6 +1,6 @@
-/* How many bundles are worked on is bounded by the owner of their units: who has most gives way,
- * and continues when there is space. So are the descriptors that hold files; without any a unit
- * waits. Over a real source that scans when it is asked to. */
+/* How many bundles are worked on is bounded by the owner of their units, and for all: what is
+ * refused is found again when there is space. So are the descriptors that hold files; without any a
+ * unit waits. Over a real source that scans when it is asked to. */
 
 #include "tests/harness/unit.h"
 
@@ -20,6 +20,7 @@
 
 #define INSTANCE "i-0123456789abcdef0"
 #define MAX_ACTIVE 4
+#define MAX_OF_OWNER 2
 #define MANY 1001 /* uids: of whoever has many units, and of whoever has one */
 #define ONE 1002
 #define PATIENCE_USEC (60 * USEC_PER_SEC)
@@ -146,9 +147,10 @@ static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         intake_source_free(f->source);
-        owners_done(&f->context.active);
-        owners_done(&f->context.held);
-        owners_done(&f->context.new_units);
+        bound_done(&f->context.active);
+        bound_done(&f->context.hook_units);
+        bound_done(&f->context.held);
+        bound_done(&f->context.new_units);
         bound_done(&f->context.watched);
         bound_done(&f->context.hints);
         bound_done(&f->context.root_hints);
@@ -180,8 +182,8 @@ static void start(Fixture *f) {
         assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
         const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
         assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
-        const Owners held = f->context.held,
-                     new_units = f->context.new_units; /* as tests set them */
+        const Bound held = f->context.held,
+                    new_units = f->context.new_units; /* as tests set them */
         f->context = (IntakeContext){ .event = f->event,
                                       .clock = f->clock ? f->clock : clock_system(),
                                       .store = f->store,
@@ -194,7 +196,9 @@ static void start(Fixture *f) {
                                       .userdata = f };
         f->context.held = held;
         f->context.new_units = new_units;
-        f->context.active = (Owners){ .what = "active units", .max = MAX_ACTIVE };
+        f->context.new_units.clock = f->context.clock;
+        f->context.active =
+                (Bound){ .what = "active units", .max = MAX_ACTIVE, .max_each = MAX_OF_OWNER };
         assert_int_equal(intake_source_new(&f->source, &f->context, &f->config), 0);
 }
 
@@ -205,8 +209,8 @@ static Bundle *unit(const Fixture *f, unsigned number) {
         return bundle_table_find_unit(f->bundles, "jobs", path);
 }
 
-static size_t amount(const Fixture *f, uid_t uid) {
-        return owners_amount(&f->context.active, &(Owner){ .uid = uid });
+static size_t amount(Fixture *f, uid_t uid) {
+        return bound_amount(&f->context.active, &(Owner){ .uid = uid });
 }
 
 static void run_some(Fixture *f, uint64_t until) {
@@ -248,14 +252,13 @@ static void units_of_one_owner_do_not_hide_anothers(void **state) {
                 SKIP_BECAUSE("files of other users cannot be made");
         make_units(f, 100, 10, MANY);
         start(f);
-        run_until_active(f, MANY, MAX_ACTIVE);
+        run_until_active(f, MANY, MAX_OF_OWNER);
         make_unit(f, 1, ONE);
         intake_source_flush(f->source, false);
         run_until_found(f, 1);
         assert_int_equal(amount(f, ONE), 1);
-        assert_int_equal(amount(f, MANY), MAX_ACTIVE - 1);
-        assert_true(f->context.active.n_refused > 0);
-        assert_int_equal(n_discovered(f), MAX_ACTIVE + 1); /* what gave way has its row */
+        assert_int_equal(amount(f, MANY), MAX_OF_OWNER);
+        assert_int_equal(n_discovered(f), MAX_OF_OWNER + 1); /* what is refused has no row */
 }
 
 static void a_scan_that_finds_too_many_has_some_of_each_owner(void **state) {
@@ -266,7 +269,7 @@ static void a_scan_that_finds_too_many_has_some_of_each_owner(void **state) {
         make_units(f, 1, 2, ONE);
         start(f);
         run_until_active(f, ONE, 2);
-        assert_int_equal(amount(f, MANY), MAX_ACTIVE - 2);
+        run_until_active(f, MANY, MAX_OF_OWNER);
 }
 
 static void a_noted_directory_always_gets_in(void **state) {
@@ -274,14 +277,17 @@ static void a_noted_directory_always_gets_in(void **state) {
         char path[PATH_MAX + 64];
         if (geteuid() != 0)
                 SKIP_BECAUSE("files of other users cannot be made");
-        make_units(f, 100, MAX_ACTIVE, MANY);
+        make_units(f, 100, MAX_OF_OWNER, MANY);
         start(f);
-        run_until_active(f, MANY, MAX_ACTIVE);
+        run_until_active(f, MANY, MAX_OF_OWNER);
         make_unit(f, 7, MANY);
         (void)snprintf(path, sizeof path, "%s/jobs/job-7", f->scratch->path);
         intake_source_on_hook_started(f->source, path, &(Owner){ .uid = MANY });
         run_until_found(f, 7);
-        assert_int_equal(amount(f, MANY), MAX_ACTIVE);
+        assert_int_equal(amount(f, MANY), MAX_OF_OWNER);
+        assert_int_equal(f->context.hook_units.total, 1);
+        assert_int_equal(bundle_set_state(f->bundles, unit(f, 7), BUNDLE_CANCELLED, NULL), 0);
+        assert_int_equal(f->context.hook_units.total, 0);
 }
 
 /* Those of them that are worked on. */
@@ -294,47 +300,44 @@ static void cancel_units(Fixture *f, unsigned first, unsigned n) {
         }
 }
 
-static void what_gave_way_is_continued_when_there_is_space(void **state) {
+static void what_was_refused_is_found_when_there_is_space(void **state) {
         Fixture *f = *state;
         if (geteuid() != 0)
                 SKIP_BECAUSE("files of other users cannot be made");
-        make_units(f, 100, MAX_ACTIVE, MANY);
+        make_units(f, 100, 2 * MAX_OF_OWNER, MANY);
         start(f);
-        run_until_active(f, MANY, MAX_ACTIVE);
-        make_unit(f, 1, ONE);
-        intake_source_flush(f->source, false);
-        run_until_found(f, 1);
+        run_until_active(f, MANY, MAX_OF_OWNER);
+        for (unsigned i = 0; i < 20; i++)
+                run_some(f, deadline());
         assert_false(intake_source_is_idle(f->source));
-        cancel_units(f, 100, MAX_ACTIVE);
-        run_until_active(f, MANY, 1);
-        assert_int_equal(n_discovered(f), MAX_ACTIVE + 1);
-        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
-                run_some(f, until);
+        cancel_units(f, 100, 2 * MAX_OF_OWNER);
+        run_until_active(f, MANY, MAX_OF_OWNER);
+        assert_int_equal(n_discovered(f), 2 * MAX_OF_OWNER);
+        run_until_scanned(f);
 }
 
-static void what_gave_way_is_continued_in_a_drain_too(void **state) {
+static void what_was_refused_is_found_in_a_drain_too(void **state) {
         Fixture *f = *state;
         if (geteuid() != 0)
                 SKIP_BECAUSE("files of other users cannot be made");
         f->config.scan_interval_usec = 100 * USEC_PER_MSEC;
-        make_units(f, 100, MAX_ACTIVE, MANY);
+        make_units(f, 100, 2 * MAX_OF_OWNER, MANY);
         start(f);
-        run_until_active(f, MANY, MAX_ACTIVE);
-        make_unit(f, 1, ONE);
-        run_until_found(f, 1);
+        run_until_active(f, MANY, MAX_OF_OWNER);
         intake_source_hold(f->source, true);
         for (unsigned i = 0; i < 20; i++) /* what is known is scanned, once or more often */
                 run_some(f, deadline());
-        cancel_units(f, 100, MAX_ACTIVE);
-        run_until_active(f, MANY, 1);
-        for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
-                run_some(f, until);
+        assert_false(intake_source_is_idle(f->source));
+        cancel_units(f, 100, 2 * MAX_OF_OWNER);
+        run_until_active(f, MANY, MAX_OF_OWNER);
+        run_until_scanned(f);
+        assert_int_equal(n_discovered(f), 2 * MAX_OF_OWNER);
 }
 
 /* Each attempt waits a second for the lock, and the loop with it. */
 static void a_locked_database_is_tried_once_for_all_that_was_found(void **state) {
         Fixture *f = *state;
-        make_units(f, 1, MAX_ACTIVE, geteuid());
+        make_units(f, 1, MAX_OF_OWNER, geteuid());
         is_locked = true;
         start(f);
         for (uint64_t until = deadline(); n_refused_begins == 0;)
@@ -343,7 +346,7 @@ static void a_locked_database_is_tried_once_for_all_that_was_found(void **state)
         assert_non_null(intake_source_unseen(f->source));
         is_locked = false;
         intake_source_flush(f->source, false);
-        run_until_active(f, geteuid(), MAX_ACTIVE);
+        run_until_active(f, geteuid(), MAX_OF_OWNER);
 }
 
 static void without_a_descriptor_a_unit_waits(void **state) {
@@ -422,18 +425,18 @@ static void descriptors_that_hold_files_are_bounded_by_owner(void **state) {
         /* in the way of the directory of links, beside the source and inside it */
         assert_int_equal(symlinkat("nowhere", f->scratch->fd, ".neuron-collectd"), 0);
         assert_int_equal(symlinkat("nowhere", f->scratch->fd, "jobs/.neuron-collectd"), 0);
-        f->context.held = (Owners){ .what = "held files", .max = 2 };
+        f->context.held = (Bound){ .what = "held files", .max = 2, .max_each = 1 };
         start(f);
-        const Owners *held = &f->context.held;
+        Bound *held = &f->context.held;
         for (uint64_t until = deadline();
-             held->n_refused == 0 || owners_amount(held, &(Owner){ .uid = ONE }) == 0;)
+             held->n_refused == 0 || bound_amount(held, &(Owner){ .uid = ONE }) == 0;)
                 run_some(f, until);
         assert_int_equal(held->total, 2);
         assert_int_equal(unit(f, 1)->held.n, 1);
 }
 
-static uint64_t n_new(const Fixture *f, uid_t uid) {
-        return owners_amount(&f->context.new_units, &(Owner){ .uid = uid });
+static uint64_t n_new(Fixture *f, uid_t uid) {
+        return bound_amount(&f->context.new_units, &(Owner){ .uid = uid });
 }
 
 static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) {
@@ -443,10 +446,11 @@ static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) 
                 SKIP_BECAUSE("files of other users cannot be made");
         make_units(f, 100, 3, MANY);
         make_unit(f, 1, ONE);
-        f->context.new_units = (Owners){ .what = "new units", .max = UINT64_MAX, .max_each = 2 };
+        f->context.new_units = (Bound){
+                .what = "new units", .max = UINT64_MAX, .max_each = 2, .fade_usec = USEC_PER_HOUR
+        };
         start(f);
-        f->context.active.max = 100;
-        f->context.minute_boot_usec = UINT64_MAX / 2; /* it does not end */
+        f->context.active.max = f->context.active.max_each = 100;
         run_until_active(f, ONE, 1);
         run_until_active(f, MANY, 2);
         for (uint64_t until = deadline(); f->context.new_units.n_refused == 0;)
@@ -462,7 +466,7 @@ static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) 
         assert_int_equal(n_discovered(f), 4);
         assert_int_equal(bundle_set_state(f->bundles, unit(f, 7), BUNDLE_CANCELLED, NULL), 0);
 
-        f->context.minute_boot_usec = 0; /* over */
+        f->context.new_units.fade_usec = 1;
         intake_source_flush(f->source, false);
         run_until_active(f, MANY, 3);
         assert_int_equal(n_discovered(f), 5);
@@ -473,10 +477,11 @@ static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) 
 static void what_is_there_when_the_intake_closes_does_not_wait(void **state) {
         Fixture *f = *state;
         make_units(f, 100, 3, geteuid());
-        f->context.new_units = (Owners){ .what = "new units", .max = UINT64_MAX, .max_each = 1 };
+        f->context.new_units = (Bound){
+                .what = "new units", .max = UINT64_MAX, .max_each = 1, .fade_usec = USEC_PER_HOUR
+        };
         start(f);
-        f->context.active.max = 100;
-        f->context.minute_boot_usec = UINT64_MAX / 2;
+        f->context.active.max = f->context.active.max_each = 100;
         intake_source_hold(f->source, true);
         run_until_active(f, geteuid(), 3);
         for (uint64_t until = deadline(); !intake_source_is_idle(f->source);)
@@ -489,8 +494,8 @@ int main(void) {
                 TEST(units_of_one_owner_do_not_hide_anothers),
                 TEST(a_scan_that_finds_too_many_has_some_of_each_owner),
                 TEST(a_noted_directory_always_gets_in),
-                TEST(what_gave_way_is_continued_when_there_is_space),
-                TEST(what_gave_way_is_continued_in_a_drain_too),
+                TEST(what_was_refused_is_found_when_there_is_space),
+                TEST(what_was_refused_is_found_in_a_drain_too),
                 TEST(a_locked_database_is_tried_once_for_all_that_was_found),
                 TEST(without_a_descriptor_a_unit_waits),
                 TEST(while_a_path_of_one_owner_is_probed_another_owners_is_found),

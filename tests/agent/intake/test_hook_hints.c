@@ -80,9 +80,10 @@ static void close_source(Fixture *f) {
         intake_source_free(f->source);
         bundle_table_free(f->bundles);
         store_close(f->store);
-        owners_done(&f->context.active);
-        owners_done(&f->context.held);
-        owners_done(&f->context.new_units);
+        bound_done(&f->context.active);
+        bound_done(&f->context.hook_units);
+        bound_done(&f->context.held);
+        bound_done(&f->context.new_units);
         bound_done(&f->context.watched);
         bound_done(&f->context.hints);
         bound_done(&f->context.root_hints);
