@@ -1,11 +1,11 @@
 /* The list of incidents, each with its directory on the disk: which ones are added, kept, removed
  * to free space, and resumed when the agent starts.
  *
- * There are at most 200 incidents with 1 GiB of files. At a limit, the owner with most of what is
- * short loses its oldest incident that may be removed: one that has ended and whose files are
- * nowhere else needed, because its dumps have them. What waits for its own delivery stays until it
- * is delivered. When the agent starts, incident_list_sweep() reads the directories that an earlier
- * agent left, and each incident continues in the state that its directory shows. */
+ * There are at most 200 incidents with 1 GiB of files. At a limit, the oldest incident goes that
+ * may be removed: one that has ended and whose files are nowhere else needed, because its dumps
+ * have them. What waits for its own delivery stays until it is delivered. When the agent starts,
+ * incident_list_sweep() reads the directories that an earlier agent left, and each incident
+ * continues in the state that its directory shows. */
 #include "agent/incidents/incident_list.h"
 
 #include <dirent.h>
@@ -26,7 +26,6 @@
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
-#include "lib/neuron/owners.h"
 
 Incident *incident_list_release(Incident *x) {
         if (!x)
@@ -67,26 +66,12 @@ static bool has_space(const Incidents *i) {
         return i->n_incidents < INCIDENT_DIRECTORIES_MAX && bytes < INCIDENT_BYTES_MAX;
 }
 
-/* @return the oldest removable incident of the owner with most of what is short; NULL */
+/* @return the oldest removable incident; NULL */
 static Incident *find_removable(Incidents *i) {
-        bool by_number = i->n_incidents >= INCIDENT_DIRECTORIES_MAX;
-        Owners shares = { .max = UINT64_MAX };
-        Owner largest;
-        Incident *found = NULL;
-        uint64_t most = 0;
-        LIST_FOREACH_ITEM (const Incident, x, link, &i->incidents) {
-                uint64_t amount = by_number ? 1 : MAX(x->bytes, (uint64_t)1);
-                (void)owners_request(&shares, &x->by, amount,
-                                     &largest); /* without memory it counts less */
-        }
-        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
-                if (is_removable(x) && (!found || owners_amount(&shares, &x->by) > most)) {
-                        most = owners_amount(&shares, &x->by);
-                        found = x;
-                }
-        }
-        owners_done(&shares);
-        return found;
+        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents)
+                if (is_removable(x))
+                        return x;
+        return NULL;
 }
 
 bool incident_list_free_space(Incidents *i) {

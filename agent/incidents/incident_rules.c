@@ -2,10 +2,10 @@
  *
  * All is decided from the times at which incidents started within the last hour and from who caused
  * them; nothing here reads a clock or touches a file. An event that follows an incident within 30 s
- * belongs to it. Otherwise an incident starts, unless the last one started less than 10 s ago or
- * its owner has used up what an hour allows: 60 incidents, and 6 of those for notes that name no
- * dump of a source. At a limit, the owner with the most starts loses its oldest one, so that one
- * owner does not keep the others from a snapshot. */
+ * belongs to it. Otherwise an incident starts, unless the last one started less than 10 s ago, or
+ * its owner, or all owners together, have used up what an hour allows: 20 and 60 incidents, and 2
+ * and 6 of those for notes that name no dump of a source. The host (the kernel, operators, root
+ * outside of containers) has 60 of its own, so that no user keeps it from a snapshot. */
 #include "agent/incidents/incident_rules.h"
 
 const Owner incident_host = { .uid = 0 };
@@ -14,40 +14,31 @@ static bool is_within_hour(const IncidentStart *s, uint64_t now_usec) {
         return now_usec - s->usec < USEC_PER_HOUR;
 }
 
-/* @return OwnersAnswer: whether an incident of this owner may start; OWNERS_DISPLACE: if the list
- * forgets one of the largest owner */
-static int request_start(const IncidentStarts *s, size_t max, const Owner *o, uint64_t now_usec,
-                         Owner *ret_largest) {
-        Owners shares = { .max = max };
-        int r = 0;
-        for (size_t i = 0; i < s->n && r == 0; i++)
-                if (is_within_hour(&s->items[i], now_usec))
-                        r = owners_request(&shares, &s->items[i].owner, 1, ret_largest);
-        if (r == 0)
-                r = owners_request(&shares, o, 1, ret_largest);
-        owners_done(&shares);
-        return r;
+static bool is_host(const Owner *o) {
+        return owner_is_same(o, &incident_host);
 }
 
-static void add_start(IncidentStarts *s, size_t max, const Owner *o, uint64_t now_usec) {
-        Owner largest = *o;
-        size_t n = 0;
-        bool displaces = request_start(s, max, o, now_usec, &largest) == OWNERS_DISPLACE;
-        for (size_t i = 0; i < s->n; i++) {
-                bool is_displaced = displaces && owner_is_same(&s->items[i].owner, &largest);
-                if (is_displaced)
-                        displaces = false;
-                else if (is_within_hour(&s->items[i], now_usec))
-                        s->items[n++] = s->items[i];
+/* @return whether the owner has started so many within the hour that none may follow
+ * @param strangers_only  counts those of strangers alone */
+static bool has_used_up(const IncidentRules *r, const Owner *o, bool strangers_only,
+                        uint64_t now_usec) {
+        const size_t max = strangers_only ? INCIDENT_STRANGERS_HOURLY_MAX : INCIDENT_HOURLY_MAX,
+                     max_each = is_host(o)       ? max
+                                : strangers_only ? INCIDENT_STRANGERS_HOURLY_MAX_OF_OWNER
+                                                 : INCIDENT_HOURLY_MAX_OF_OWNER;
+        size_t n_own = 0, n_all = 0;
+        for (size_t i = 0; i < r->n; i++) {
+                const IncidentStart *s = &r->starts[i];
+                if (!is_within_hour(s, now_usec) || (strangers_only && !s->is_stranger))
+                        continue;
+                n_own += owner_is_same(&s->owner, o);
+                n_all += is_host(&s->owner) == is_host(o);
         }
-        n -= n == max; /* only if incident_rules_decide() had refused it */
-        s->items[n] = (IncidentStart){ now_usec, *o };
-        s->n = n + 1;
+        return n_own >= max_each || n_all >= max;
 }
 
 IncidentVerdict incident_rules_decide(const IncidentRules *r, const Owner *o, IncidentCause cause,
                                       bool has_snapshot_underway, uint64_t now_usec) {
-        Owner largest;
         uint64_t age = r->has_begun ? now_usec - r->last_usec : USEC_INFINITY;
         /* An incident that a stranger caused must not keep a failure from its own snapshot. */
         uint64_t young = cause == INCIDENT_NOTE && r->last_cause == INCIDENT_STRANGER
@@ -57,11 +48,9 @@ IncidentVerdict incident_rules_decide(const IncidentRules *r, const Owner *o, In
                 return INCIDENT_JOIN;
         if (age < INCIDENT_APART_USEC)
                 return INCIDENT_TOO_SOON;
-        if (request_start(&r->all, INCIDENT_HOURLY_MAX, o, now_usec, &largest) == OWNERS_REFUSED)
+        if (has_used_up(r, o, false, now_usec))
                 return INCIDENT_TOO_MANY;
-        if (cause == INCIDENT_STRANGER &&
-            request_start(&r->strangers, INCIDENT_STRANGERS_HOURLY_MAX, o, now_usec, &largest) ==
-                    OWNERS_REFUSED)
+        if (cause == INCIDENT_STRANGER && has_used_up(r, o, true, now_usec))
                 return INCIDENT_TOO_MANY_STRANGERS;
         return INCIDENT_BEGIN;
 }
@@ -71,17 +60,22 @@ void incident_rules_add_start(IncidentRules *r, const Owner *o, IncidentCause ca
         r->last_cause = cause;
         r->last_usec = now_usec;
         r->has_begun = true;
-        add_start(&r->all, INCIDENT_HOURLY_MAX, o, now_usec);
-        if (cause == INCIDENT_STRANGER)
-                add_start(&r->strangers, INCIDENT_STRANGERS_HOURLY_MAX, o, now_usec);
+        size_t n = 0;
+        for (size_t i = 0; i < r->n; i++)
+                if (is_within_hour(&r->starts[i], now_usec))
+                        r->starts[n++] = r->starts[i];
+        n -= n == ELEMENTSOF(r->starts); /* only if incident_rules_decide() had refused it */
+        r->starts[n] = (IncidentStart){ now_usec, *o, cause == INCIDENT_STRANGER };
+        r->n = n + 1;
 }
 
 const char *incident_rules_verdict_text(IncidentVerdict v) {
-        return v == INCIDENT_TOO_SOON ? "the last snapshot was less than 10 seconds ago"
-               : v == INCIDENT_TOO_MANY
-                       ? "there were 60 snapshots within an hour, which is the limit"
-               : v == INCIDENT_TOO_MANY_STRANGERS ? "there were 6 snapshots within an hour for "
-                                                    "notes that name no dump of a source, "
-                                                    "which is the limit"
+        return v == INCIDENT_TOO_SOON   ? "the last snapshot was less than 10 seconds ago"
+               : v == INCIDENT_TOO_MANY ? "there were 20 snapshots of this user, or 60 of all, "
+                                          "within an hour, which "
+                                          "is the limit"
+               : v == INCIDENT_TOO_MANY_STRANGERS ? "there were 2 snapshots of this user, or 6 of "
+                                                    "all, within an hour for notes that name no "
+                                                    "dump of a source, which is the limit"
                                                   : NULL;
 }

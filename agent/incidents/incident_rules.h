@@ -6,13 +6,15 @@
 #include <stdint.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/neuron/owners.h"
+#include "lib/base/owner.h"
 
 #define INCIDENT_YOUNG_USEC                                                                        \
         (30 * USEC_PER_SEC) /* events this long after the first one belong to the incident */
 #define INCIDENT_APART_USEC (10 * USEC_PER_SEC) /* between two starts, at least */
-#define INCIDENT_HOURLY_MAX 60
+#define INCIDENT_HOURLY_MAX 60          /* of all owners but the host, and again of the host */
+#define INCIDENT_HOURLY_MAX_OF_OWNER 20 /* but the host */
 #define INCIDENT_STRANGERS_HOURLY_MAX 6 /* of these, by notes that name no dump */
+#define INCIDENT_STRANGERS_HOURLY_MAX_OF_OWNER 2
 
 typedef enum IncidentCause {
         INCIDENT_NOTE,      /* a note about a dump of a source */
@@ -26,22 +28,19 @@ typedef enum IncidentVerdict {
         INCIDENT_BEGIN,
         INCIDENT_JOIN,
         INCIDENT_TOO_SOON, /* the last one is less than INCIDENT_APART_USEC ago */
-        INCIDENT_TOO_MANY, /* there were INCIDENT_HOURLY_MAX within an hour */
+        INCIDENT_TOO_MANY, /* of its owner, or of all, within an hour */
         INCIDENT_TOO_MANY_STRANGERS,
 } IncidentVerdict;
 
 typedef struct IncidentStart {
         uint64_t usec; /* CLOCK_BOOTTIME */
         Owner owner;   /* who caused it */
+        bool is_stranger;
 } IncidentStart;
 
-typedef struct IncidentStarts { /* oldest first */
-        IncidentStart items[INCIDENT_HOURLY_MAX];
-        size_t n;
-} IncidentStarts;
-
 typedef struct IncidentRules {
-        IncidentStarts all, strangers; /* of the last hour, without displaced ones */
+        IncidentStart starts[2 * INCIDENT_HOURLY_MAX]; /* of the last hour, oldest first */
+        size_t n;
         IncidentCause last_cause;
         uint64_t last_usec;
         bool has_begun;

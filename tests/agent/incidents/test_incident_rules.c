@@ -40,36 +40,41 @@ static void an_operator_joins_only_what_is_being_collected(void **state) {
                          INCIDENT_BEGIN);
 }
 
-static void there_are_sixty_an_hour_at_most(void **state) {
-        IncidentRules r = { 0 };
-        for (unsigned i = 0; i < INCIDENT_HOURLY_MAX; i++) {
-                assert_int_equal(
-                        incident_rules_decide(&r, &somebody, INCIDENT_KERNEL, false, SEC(40 * i)),
-                        INCIDENT_BEGIN);
-                incident_rules_add_start(&r, &somebody, INCIDENT_KERNEL, SEC(40 * i));
+/* Starts as many as an owner may in an hour, 40 s apart. @return the time of the last one */
+static uint64_t start_all(IncidentRules *r, const Owner *o, IncidentCause cause, unsigned n,
+                          uint64_t from) {
+        for (unsigned i = 0; i < n; i++) {
+                const uint64_t now = from + SEC(40 * i);
+                assert_int_equal(incident_rules_decide(r, o, cause, false, now), INCIDENT_BEGIN);
+                incident_rules_add_start(r, o, cause, now);
         }
-        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_KERNEL, false, SEC(3599)),
-                         INCIDENT_TOO_MANY);
-        assert_non_null(incident_rules_verdict_text(INCIDENT_TOO_MANY));
-        /* An hour after the first one there is room for one more, and for one only. */
-        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_KERNEL, false, SEC(3600)),
-                         INCIDENT_BEGIN);
-        incident_rules_add_start(&r, &somebody, INCIDENT_KERNEL, SEC(3600));
-        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_KERNEL, false, SEC(3635)),
-                         INCIDENT_TOO_MANY);
-        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_KERNEL, false, SEC(3640)),
-                         INCIDENT_BEGIN);
+        return from + SEC(40 * (n - 1));
 }
 
-static void a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own(void **state) {
+static void there_are_sixty_an_hour_of_the_host_at_most(void **state) {
         IncidentRules r = { 0 };
-        for (unsigned i = 0; i < INCIDENT_STRANGERS_HOURLY_MAX; i++) {
-                assert_int_equal(
-                        incident_rules_decide(&r, &somebody, INCIDENT_STRANGER, false, SEC(40 * i)),
-                        INCIDENT_BEGIN);
-                incident_rules_add_start(&r, &somebody, INCIDENT_STRANGER, SEC(40 * i));
-        }
-        uint64_t last = SEC(40 * (INCIDENT_STRANGERS_HOURLY_MAX - 1));
+        start_all(&r, &incident_host, INCIDENT_KERNEL, INCIDENT_HOURLY_MAX, 0);
+        assert_int_equal(
+                incident_rules_decide(&r, &incident_host, INCIDENT_KERNEL, false, SEC(3599)),
+                INCIDENT_TOO_MANY);
+        assert_non_null(incident_rules_verdict_text(INCIDENT_TOO_MANY));
+        /* An hour after the first one there is room for one more, and for one only. */
+        assert_int_equal(
+                incident_rules_decide(&r, &incident_host, INCIDENT_KERNEL, false, SEC(3600)),
+                INCIDENT_BEGIN);
+        incident_rules_add_start(&r, &incident_host, INCIDENT_KERNEL, SEC(3600));
+        assert_int_equal(
+                incident_rules_decide(&r, &incident_host, INCIDENT_KERNEL, false, SEC(3635)),
+                INCIDENT_TOO_MANY);
+        assert_int_equal(
+                incident_rules_decide(&r, &incident_host, INCIDENT_KERNEL, false, SEC(3640)),
+                INCIDENT_BEGIN);
+}
+
+static void a_stranger_begins_two_an_hour_and_keeps_no_failure_from_its_own(void **state) {
+        IncidentRules r = { 0 };
+        uint64_t last = start_all(&r, &somebody, INCIDENT_STRANGER,
+                                  INCIDENT_STRANGERS_HOURLY_MAX_OF_OWNER, 0);
         assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_NOTE, false, last + SEC(9)),
                          INCIDENT_JOIN);
         assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_NOTE, false, last + SEC(10)),
@@ -82,40 +87,41 @@ static void a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own(void
                 INCIDENT_TOO_MANY_STRANGERS);
         assert_non_null(incident_rules_verdict_text(INCIDENT_TOO_MANY_STRANGERS));
         assert_int_equal(
-                incident_rules_decide(&r, &somebody, INCIDENT_KERNEL, false, last + SEC(40)),
+                incident_rules_decide(&r, &incident_host, INCIDENT_KERNEL, false, last + SEC(40)),
                 INCIDENT_BEGIN);
+        last = start_all(&r, &victim, INCIDENT_STRANGER, 2, last + SEC(40));
+        last = start_all(&r, &pod, INCIDENT_STRANGER, 2, last + SEC(40));
+        const Owner fourth = { .uid = 1003 }; /* six of all */
+        assert_int_equal(
+                incident_rules_decide(&r, &fourth, INCIDENT_STRANGER, false, last + SEC(40)),
+                INCIDENT_TOO_MANY_STRANGERS);
         assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_STRANGER, false, SEC(3600)),
                          INCIDENT_BEGIN);
 }
 
-/* All but the last are displaced ones, for which others make room. */
 static void who_uses_all_the_snapshots_of_an_hour_leaves_those_of_others(void **state) {
         IncidentRules r = { 0 };
-        uint64_t now = 0;
-        for (unsigned i = 0; i < INCIDENT_HOURLY_MAX; i++, now += SEC(40))
-                incident_rules_add_start(&r, &somebody, INCIDENT_NOTE, now);
-        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_NOTE, false, now),
+        const Owner fourth = { .uid = 1003 };
+        uint64_t now = start_all(&r, &somebody, INCIDENT_NOTE, INCIDENT_HOURLY_MAX_OF_OWNER, 0);
+        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_NOTE, false, now + SEC(40)),
                          INCIDENT_TOO_MANY);
-        for (unsigned i = 0; i < INCIDENT_HOURLY_MAX / 2; i++, now += SEC(31)) {
-                const Owner *o = i % 2 ? &victim : &pod;
-                assert_int_equal(incident_rules_decide(&r, o, INCIDENT_NOTE, false, now),
-                                 INCIDENT_BEGIN);
-                incident_rules_add_start(&r, o, INCIDENT_NOTE, now);
-                assert_int_equal(r.all.n, INCIDENT_HOURLY_MAX);
-        }
+        now = start_all(&r, &victim, INCIDENT_NOTE, INCIDENT_HOURLY_MAX_OF_OWNER, now + SEC(40));
+        now = start_all(&r, &pod, INCIDENT_NOTE, INCIDENT_HOURLY_MAX_OF_OWNER, now + SEC(40));
+        now += SEC(40);
         assert_true(now < SEC(3600));
-        assert_int_equal(incident_rules_decide(&r, &somebody, INCIDENT_NOTE, false, now),
-                         INCIDENT_TOO_MANY);
+        assert_int_equal(incident_rules_decide(&r, &fourth, INCIDENT_NOTE, false, now),
+                         INCIDENT_TOO_MANY);                       /* sixty of all */
+        start_all(&r, &incident_host, INCIDENT_REQUESTED, 5, now); /* its own */
 }
 
 int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_first_one_begins),
                 cmocka_unit_test(who_uses_all_the_snapshots_of_an_hour_leaves_those_of_others),
-                cmocka_unit_test(a_stranger_begins_six_an_hour_and_keeps_no_failure_from_its_own),
+                cmocka_unit_test(a_stranger_begins_two_an_hour_and_keeps_no_failure_from_its_own),
                 cmocka_unit_test(what_comes_within_thirty_seconds_joins_it),
                 cmocka_unit_test(an_operator_joins_only_what_is_being_collected),
-                cmocka_unit_test(there_are_sixty_an_hour_at_most),
+                cmocka_unit_test(there_are_sixty_an_hour_of_the_host_at_most),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
