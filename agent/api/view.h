@@ -6,7 +6,6 @@
 #include <sys/types.h>
 
 #include "lib/base/bound.h"
-#include "lib/neuron/owners.h"
 #include "lib/neuron/record.h"
 
 #define HISTOGRAM_BUCKETS 12
@@ -166,16 +165,6 @@ static inline void agent_view_add_bound(AgentView *v, const Bound *b) {
                                                           .n_refused = b->n_refused,
                                                           .last_refused = b->last_refused,
                                                           .has_owner = b->n_refused > 0 };
-}
-
-/** The same, until all use Bound. */
-static inline void agent_view_add_bounded(AgentView *v, const Owners *b) {
-        if (v->n_bounded < BOUNDED_MAX)
-                v->bounded[v->n_bounded++] = (BoundView){ .what = b->what,
-                                                          .max = b->max,
-                                                          .max_each = owners_bound(b),
-                                                          .total = b->total,
-                                                          .n_refused = b->n_refused };
 }
 
 typedef struct ViewFilter {

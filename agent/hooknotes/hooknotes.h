@@ -8,8 +8,8 @@
 #include "agent/store/store.h"
 #include "config/config.h"
 #include "lib/base/clock.h"
+#include "lib/base/owner.h"
 #include "lib/neuron/note.h"
-#include "lib/neuron/owners.h"
 
 typedef struct HookNotes HookNotes;
 

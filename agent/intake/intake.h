@@ -10,7 +10,6 @@
 #include "agent/store/bundle.h"
 #include "config/config.h"
 #include "lib/base/bound.h"
-#include "lib/neuron/owners.h"
 
 /* At most so many bundles are worked on at a time, and of one owner half of them; other units have
  * no row and no links until a later scan finds them again. */
@@ -59,14 +58,14 @@ typedef struct IntakeContext { /* borrowed by the sources */
         /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
-        /* Bundles that are worked on, of all sources, by the owner of their units, and beyond those,
-         * bundles of units that hooks have named */
+        /* Bundles that are worked on, of all sources, by the owner of their units, and beyond
+         * those, bundles of units that hooks have named */
         Bound active;     /* .max = 0: INTAKE_ACTIVE_MAX */
         Bound hook_units; /* .max = 0: INTAKE_HOOK_UNITS_MAX */
         /* Where links are refused, files that are held by descriptors, by the owner of their unit;
          * .max = 0: a quarter of those that the process may have */
         Bound held;
-        Bound new_units; /* lately; .max = 0: INTAKE_NEW_MAX of each owner in a minute */
+        Bound new_units;       /* lately; .max = 0: INTAKE_NEW_MAX of each owner in a minute */
         bool takes_all;        /* new units never wait */
         uint64_t history_usec; /* retention.history; 0: no row is deleted */
         ListLink hook_hints;   /* of all sources, oldest first; initialised with `hints` */

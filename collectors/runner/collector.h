@@ -9,8 +9,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/base/owner.h"
 #include "lib/base/strbuf.h"
-#include "lib/neuron/owners.h"
 
 /** A process that a snapshot is about. */
 typedef struct CollectProcess {

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "lib/neuron/owners.h"
+#include "lib/base/owner.h"
 
 /** Whose files a unit has. All zero: it has none, or root's alone. */
 typedef struct FileOwners {
