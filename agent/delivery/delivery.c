@@ -100,7 +100,7 @@ int delivery_init(Delivery *d, const DeliveryOptions *o) {
         d->compressors = o->compressors;
         d->limits = rate_limits_ref(o->limits);
         d->level = o->level;
-        d->memory_bytes = o->memory_bytes;
+        d->memory.bytes = o->memory_bytes;
         d->tolerant = o->bundle->tolerant;
         if (r >= 0 && d->directory && d->instance_id && d->hostname && d->labels)
                 return 0;
@@ -111,6 +111,7 @@ int delivery_init(Delivery *d, const DeliveryOptions *o) {
 void delivery_done(Delivery *d) {
         bundle_record_done(&d->rec);
         source_spec_unref(d->spec);
+        delivery_memory_release(&d->memory);
         held_files_done(&d->held);
         rate_limits_unref(d->limits);
         free(d->shipped);

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "agent/delivery/delivery_memory.h"
 #include "agent/delivery/delivery_notes.h"
 #include "agent/delivery/rate_limits.h"
 #include "agent/retention/source_spec.h"
@@ -56,7 +57,7 @@ typedef struct Delivery {
         WorkerPool *compressors; /* borrowed */
         RateLimits *limits;      /* a reference */
         int level;
-        uint64_t memory_bytes; /* reserved for it */
+        MemoryCharge memory; /* charged while it runs */
         bool tolerant;
 
         /* Read by the loop while it runs. */

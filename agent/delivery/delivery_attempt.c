@@ -148,7 +148,7 @@ bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
                 return delivery_endf(
                         d, RESULT_FAILED,
                         "cannot make the bundle of '%s' within %llu bytes; raise limits.memory",
-                        d->rec.path, (unsigned long long)d->memory_bytes);
+                        d->rec.path, (unsigned long long)d->memory.bytes);
         if (!path)
                 return delivery_endf(d, delivery_result_of(r), "cannot make the bundle of '%s': %s",
                                      d->rec.path, strerror(-r));

@@ -25,13 +25,14 @@
 #include <string.h>
 
 #include "agent/delivery/delivery_attempt.h"
+#include "agent/delivery/delivery_memory.h"
 #include "agent/delivery/delivery_s3_check.h"
 #include "agent/delivery/delivery_s3_ledger.h"
-#include "agent/delivery/delivery_s3_memory.h"
 #include "agent/delivery/delivery_s3_parts.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
+#include "lib/base/parse.h"
 #include "lib/base/path.h"
 #include "lib/base/transition.h"
 #include "uploaders/s3/s3_upload.h"
@@ -442,11 +443,35 @@ static bool check_object(DeliveryS3 *x) {
         return delivery_s3_check_object(&x->check);
 }
 
+/* Has the delivery charged more where the parts of the bundle need it, and splits what it has.
+ * @return false: there is too little, and the delivery has ended */
 static bool reserve_memory(DeliveryS3 *x) {
-        uint64_t part_bytes =
+        Delivery *job = &x->base;
+        const uint64_t part_bytes =
                 packer_part_bytes_max(x->part_size, 0, plan_stream_bytes(x->attempt.plan));
-        return delivery_s3_memory_reserve(&x->base, x->at, part_bytes, &x->n_buffers,
-                                          &x->writer_bytes);
+        const uint64_t least = delivery_memory_bucket_min(part_bytes, job->level);
+        char need[PARSE_FORMAT_SIZE], have[PARSE_FORMAT_SIZE];
+        uint64_t limit = 0;
+        int r = job->memory.bytes < least ? delivery_memory_grow(&job->memory, x->at, least, &limit)
+                                          : 0;
+        parse_format_human(need, least);
+        parse_format_human(have, limit);
+        if (r == -EAGAIN)
+                return delivery_endf(job, RESULT_NO_RESOURCES,
+                                     "its parts need %s of memory, which others have now", need);
+        if (r < 0)
+                return delivery_endf(job, RESULT_NO_RESOURCES,
+                                     "its parts need %s of memory and limits.memory_max allows %s; "
+                                     "set limits.memory_max to at least %llu",
+                                     need, have, (unsigned long long)least);
+        x->n_buffers = delivery_memory_split(
+                &(BucketMemory){ .bytes = job->memory.bytes,
+                                 .part_bytes = part_bytes,
+                                 .connections = (unsigned)x->at->config->connections,
+                                 .level = job->level,
+                                 .n_compressors = x->at->shared->n_compressors },
+                &x->writer_bytes);
+        return true;
 }
 
 /* Reads the ledger; an upload that cannot be resumed is queued to be aborted. */

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/delivery/delivery_memory.h"
 #include "agent/delivery/delivery_s3.h"
-#include "agent/delivery/delivery_s3_memory.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -328,6 +328,10 @@ static bool s3_stats(const Destination *d, S3Stats *ret) {
         return target(d)->client;
 }
 
+static uint64_t bucket_memory_bytes(const Destination *d) {
+        return delivery_memory_of_bucket(&d->shared->memory, d->config);
+}
+
 const DestinationType destination_s3_type = {
         .name = "s3",
         .is_shared = true,
@@ -340,7 +344,7 @@ const DestinationType destination_s3_type = {
         .close = s3_close,
         .probe = s3_start_probe,
         .clean_up = s3_clean_up,
-        .memory_bytes = delivery_s3_memory_bytes,
+        .memory_bytes = bucket_memory_bytes,
         .format_location = s3_format_location,
         .delivery_new = s3_delivery_new,
         .delivery_start = delivery_s3_start,

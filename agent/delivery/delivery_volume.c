@@ -176,7 +176,7 @@ static bool write_frame(VolumeAttempt *a, const BundleFrame *frame) {
 
 static bool write_frames(VolumeAttempt *a) {
         BundleWriterOptions options =
-                delivery_attempt_writer_options(&a->base, a->base.delivery->memory_bytes);
+                delivery_attempt_writer_options(&a->base, a->base.delivery->memory.bytes);
         int r = bundle_writer_new(&a->writer, a->base.plan, &options);
         if (r < 0)
                 return delivery_attempt_end_writer(&a->base, r, SIZE_MAX);
@@ -477,16 +477,8 @@ static int volume_start_probe(Destination *d) {
         return worker_pool_submit(d->worker, &target(d)->probe);
 }
 
-/* What a writer may use: all of it together stays below limits.memory, shared fairly among the
- * destinations. */
 static uint64_t volume_memory_bytes(const Destination *d) {
-        const DestinationShared *s = d->shared;
-        int level = (int)s->config->limits.compression_level;
-        if (d != d->head)
-                return bundle_writer_memory_min(level);
-        return MAX(MIN(bundle_writer_memory_best(level, s->n_compressors),
-                       destination_memory_share(s)),
-                   bundle_writer_memory_min(level));
+        return delivery_memory_of_volume(&d->shared->memory, d != d->head);
 }
 
 static char *volume_format_location(const Destination *d, const char *directory, const char *name) {

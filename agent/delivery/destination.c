@@ -40,39 +40,6 @@ void destination_set_text(char **to, const char *text) {
         *to = text ? strdup(text) : NULL;
 }
 
-/* ---- memory ---- */
-
-uint64_t destination_memory_share(const DestinationShared *s) {
-        return (s->config->limits.memory_bytes - s->memory_reserved) /
-               MAX(s->n_destinations, (size_t)1);
-}
-
-/* One delivery that cannot do with less may use what limits.memory_max allows. */
-static uint64_t memory_limit(const DestinationShared *s, uint64_t wanted_bytes) {
-        return wanted_bytes > s->config->limits.memory_bytes ? s->config->limits.memory_max_bytes
-                                                             : s->config->limits.memory_bytes;
-}
-
-bool destination_has_memory(const DestinationShared *s, uint64_t bytes) {
-        return s->memory_used + bytes <= memory_limit(s, bytes);
-}
-
-int destination_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit) {
-        DestinationShared *s = ((Destination *)job->owner)->shared;
-        uint64_t others = s->memory_used - job->memory_bytes;
-        *ret_limit = memory_limit(s, bytes);
-        if (bytes > *ret_limit)
-                return -EOVERFLOW;
-        if (others + bytes > *ret_limit) {
-                s->waits_for_memory = job->owner;
-                return -EAGAIN;
-        }
-        s->waits_for_memory = NULL;
-        s->memory_used = others + bytes;
-        job->memory_bytes = bytes;
-        return 0;
-}
-
 /* ---- the state ---- */
 
 const char *destination_state_name(DestinationState s) {

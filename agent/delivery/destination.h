@@ -51,10 +51,8 @@ typedef struct DestinationShared { /* all pointers are borrowed */
         RateLimits *limits;
         uint64_t object_timeout_usec; /* after which a small object of a volume hangs */
 
-        size_t n_destinations;         /* configured */
-        uint64_t memory_used;          /* by running deliveries */
-        uint64_t memory_reserved;      /* of limits.memory, for second workers */
-        Destination *waits_for_memory; /* is next: the others start nothing meanwhile */
+        size_t n_destinations; /* configured */
+        DeliveryMemory memory;
 
         uint64_t n_failures; /* of destinations, since the start */
         uint64_t n_aborted;  /* unfinished uploads, since the start */
@@ -240,14 +238,6 @@ char *destination_bundle_directory(const Destination *d, const BundleRecord *rec
 /** Prepares a delivery of this bundle. @return as delivery_init() */
 int destination_init_delivery(const Destination *d, Delivery *job, const Bundle *b,
                               const char *directory);
-
-/** @return limits.memory's share of one destination */
-uint64_t destination_memory_share(const DestinationShared *s);
-/** @return whether a delivery that needs so much may start */
-bool destination_has_memory(const DestinationShared *s, uint64_t bytes);
-/** Changes what a running delivery has reserved. @param ret_limit  for messages
- * @return 0; -EAGAIN: others have it now, and this destination is next; -EOVERFLOW: never */
-int destination_reserve_memory(Delivery *job, uint64_t bytes, uint64_t *ret_limit);
 
 /** Replaces a text by a copy of another one, or by NULL. */
 void destination_set_text(char **to, const char *text);

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "agent/delivery/deliveries.h"
+#include "agent/delivery/delivery_memory.h"
 #include "agent/delivery/delivery_s3_bucket.h"
-#include "agent/delivery/delivery_s3_memory.h"
 #include "agent/delivery/delivery_volume.h"
 #include "agent/delivery/scheduler_private.h"
 #include "agent/delivery/scheduler_results.h"
@@ -45,7 +45,7 @@ Destination *scheduler_find_destination(const Scheduler *s, const char *name) {
 
 static Bundle *end_running(Destination *d) {
         Bundle *b = d->bundle;
-        d->shared->memory_used -= d->running->memory_bytes;
+        delivery_memory_release(&d->running->memory);
         d->running = NULL;
         d->bundle = NULL;
         destination_set_activity(d, ACTIVITY_IDLE);
@@ -139,7 +139,7 @@ static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *deliv
 static int start_job(Destination *d, Bundle *b, Delivery *job) {
         d->running = job;
         d->bundle = b;
-        d->shared->memory_used += job->memory_bytes;
+        delivery_memory_charge(&d->shared->memory, &job->memory);
         destination_set_activity(d, ACTIVITY_DELIVERING);
         int r = d->type->delivery_start(d, job);
         if (r >= 0)
@@ -376,9 +376,8 @@ static bool is_prepared(Destination *d, uint64_t *ret_cleanup_wait_usec) {
 
 static void wait_for_next(Destination *d, uint64_t wait_usec, uint64_t cleanup_wait_usec) {
         Scheduler *s = scheduler_of(d);
-        if (s->shared.waits_for_memory == d &&
-            wait_usec > USEC_PER_SEC) /* the others need not wait for it */
-                s->shared.waits_for_memory = NULL;
+        if (wait_usec > USEC_PER_SEC) /* the others need not wait for it */
+                delivery_memory_stop_waiting(&s->shared.memory, d);
         if (wait_usec != USEC_INFINITY) {
                 destination_kick_in(d, MIN(wait_usec, cleanup_wait_usec));
                 return;
@@ -398,14 +397,11 @@ static void kick_destination(Destination *d) {
                 return;
         }
         if (!is_prepared(d, &cleanup_wait)) {
-                if (s->shared.waits_for_memory == d)
-                        s->shared.waits_for_memory = NULL;
+                delivery_memory_stop_waiting(&s->shared.memory, d);
                 return;
         }
-        if (s->shared.waits_for_memory && s->shared.waits_for_memory != d)
-                return; /* that one kicks when it has started */
-        if (!destination_has_memory(&s->shared, d->type->memory_bytes(d)))
-                return; /* the delivery that ends next kicks */
+        if (!delivery_memory_may_start(&s->shared.memory, d, d->type->memory_bytes(d)))
+                return; /* the delivery that ends next kicks, or the one that waits for memory */
         if (s->is_urgent)
                 d->head->rotation.n_small_in_row =
                         0; /* small ones first, as long as there are any */
@@ -543,26 +539,19 @@ static unsigned count_compressors(const Config *config) {
                 return (unsigned)config->limits.compression_threads;
         cpu_set_t set;
         bool is_known = sched_getaffinity(0, sizeof set, &set) == 0;
-        return delivery_s3_memory_auto_compressors(config,
-                                                   is_known ? (unsigned)CPU_COUNT(&set) : 1);
+        return delivery_memory_auto_compressors(config, is_known ? (unsigned)CPU_COUNT(&set) : 1);
 }
-
-/* A volume gets a second worker where a destination's share of memory is so many times its needs.
- */
-#define SECOND_WORKER_SHARE 3
 
 /* A volume's second worker costs memory, so there has to be enough. */
 static int add_second_workers(Scheduler *s) {
-        const Config *config = s->shared.config;
-        uint64_t bytes = bundle_writer_memory_min((int)config->limits.compression_level);
         int r = 0;
-        if (destination_memory_share(&s->shared) < SECOND_WORKER_SHARE * bytes)
+        if (!delivery_memory_allows_second_workers(&s->shared.memory))
                 return 0;
         for (size_t i = 0; r >= 0 && i < s->shared.n_destinations; i++) {
                 Destination *head = &s->destinations[i];
                 if (head->type->can_interrupt)
                         continue;
-                s->shared.memory_reserved += bytes;
+                delivery_memory_reserve_second_worker(&s->shared.memory);
                 r = destination_init(&s->destinations[s->n_all++], &s->shared, head, head->config,
                                      head->type);
         }
@@ -601,6 +590,7 @@ static void on_probed(Destination *d, bool is_ok) {
 }
 
 static DestinationShared build_shared(const SchedulerContext *c, const Config *config) {
+        const unsigned n_compressors = count_compressors(config);
         return (DestinationShared){
                 .event = c->event,
                 .clock = c->clock,
@@ -612,7 +602,8 @@ static DestinationShared build_shared(const SchedulerContext *c, const Config *c
                 .is_once = c->is_urgent,
                 .config = config,
                 .started_usec = c->clock->realtime_usec(c->clock),
-                .n_compressors = count_compressors(config),
+                .n_compressors = n_compressors,
+                .memory = { .config = config, .n_compressors = n_compressors },
                 .object_timeout_usec =
                         c->object_timeout_usec > 0 ? c->object_timeout_usec : STALL_TIMEOUT_USEC,
                 .on_due = on_due,
@@ -708,7 +699,7 @@ void scheduler_abandon_uploads(Scheduler *s, const Bundle *b) {
 }
 
 void scheduler_set_config(Scheduler *s, const Config *config) {
-        s->shared.config = config;
+        s->shared.config = s->shared.memory.config = config;
         for (size_t i = 0; i < s->shared.n_destinations; i++)
                 s->destinations[i].config = &config->destinations[i];
         for (size_t i = s->shared.n_destinations; i < s->n_all; i++)

@@ -263,7 +263,7 @@ static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
                             const Delivery *job) {
         const Scheduler *s = scheduler_of(d);
         postpone_bundle(d, b, delivery, job,
-                        s->shared.waits_for_memory == d
+                        delivery_memory_is_next(&s->shared.memory, d)
                                 ? USEC_PER_SEC
                                 : MIN(s->shared.config->retry.maximum_usec, SHORTAGE_USEC));
 }

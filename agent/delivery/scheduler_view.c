@@ -109,7 +109,7 @@ static bool is_orphaned(const Scheduler *s, const Bundle *b) {
 
 void scheduler_figures(const Scheduler *s, SchedulerFigures *ret) {
         *ret = (SchedulerFigures){ .limits = s->shared.limits,
-                                   .buffer_bytes = s->shared.memory_used,
+                                   .buffer_bytes = s->shared.memory.used_bytes,
                                    .n_aborted_uploads = s->shared.n_aborted };
         memcpy(ret->n_retries, s->n_retries, sizeof ret->n_retries);
         ret->n_retries[SCHEDULER_RETRY_DESTINATION] = s->shared.n_failures;
