@@ -198,6 +198,25 @@ static void view_sources(Agent *a, AgentView *v) {
  * any more. */
 #define REFUSED_USEC (5 * USEC_PER_MINUTE)
 
+/* Each source has a bound of its own: `max` and what is counted are of all of them. */
+static void view_bounded_paths(const Agent *a, AgentView *v) {
+        Bound sum = { 0 };
+        for (size_t i = 0; i < a->n_sources; i++) {
+                const Bound *b = intake_source_paths(a->sources[i]);
+                sum.what = b->what;
+                sum.max += b->max;
+                sum.max_each = b->max_each;
+                sum.total += b->total;
+                sum.n_refused += b->n_refused;
+                if (b->n_refused == 0 || b->last_refused_usec < sum.last_refused_usec)
+                        continue;
+                sum.last_refused = b->last_refused;
+                sum.last_refused_usec = b->last_refused_usec;
+        }
+        if (a->n_sources > 0)
+                agent_view_add_bound(v, &sum);
+}
+
 static void view_bounded_units(const Agent *a, AgentView *v) {
         const IntakeContext *c = &a->intake_context;
         const Bound *const units[] = { &c->active, &c->new_units };
@@ -299,6 +318,7 @@ void agent_view_fill(AgentView *ret, void *userdata) {
         view_requests(a, ret);
         view_sources(a, ret);
         view_bounded_units(a, ret);
+        view_bounded_paths(a, ret);
         view_retention(a, ret);
         view_limits(figures.limits, &ret->limits);
         view_hook(a, ret);

@@ -193,7 +193,7 @@ void attached_sweep(IntakeSource *s) {
 }
 
 void attached_init(IntakeSource *s) {
-        path_queue_init(&s->attached.queue, PATH_QUEUE_MAX);
+        path_queue_init(&s->attached.queue, PATH_QUEUE_MAX, NULL);
 }
 
 void attached_done(IntakeSource *s) {

@@ -279,7 +279,7 @@ bool intake_is_rechecking_links(const IntakeSource *s, const char *id) {
 }
 
 void ended_links_init(IntakeSource *s) {
-        path_queue_init(&s->links.rechecks, PATH_QUEUE_MAX);
+        path_queue_init(&s->links.rechecks, PATH_QUEUE_MAX, NULL);
 }
 
 void ended_links_done(IntakeSource *s) {

@@ -148,6 +148,8 @@ const ConfigSource *intake_source_config(const IntakeSource *s);
 SourceSpec *intake_source_spec(const IntakeSource *s); /* borrowed */
 /** Fills all but what retention knows. @return why evidence may be missed; borrowed; NULL */
 const char *intake_source_view(const IntakeSource *s, SourceView *ret);
+/** Whose the paths are that wait to be probed, for the view. */
+const Bound *intake_source_paths(const IntakeSource *s);
 /** @return whether its scan runs for much longer than the last one took, at least a minute: its
  * mount probably hangs */
 bool intake_source_is_stalled(const IntakeSource *s);

@@ -19,7 +19,7 @@
 #include "lib/neuron/scan.h"
 
 int path_probes_init(IntakeSource *s) {
-        path_queue_init(&s->paths.queue, PATH_QUEUE_MAX_OF_OWNER);
+        path_queue_init(&s->paths.queue, PATH_QUEUE_MAX_OF_OWNER, s->context->clock);
         s->paths.rests = (Bound){ .max = UINT64_MAX,
                                   .max_each = UINT64_MAX,
                                   .fade_usec = 1,

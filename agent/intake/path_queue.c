@@ -14,10 +14,11 @@ static int compare_paths(const void *a, const void *b) {
         return strcmp(((const QueuedPath *)a)->path, ((const QueuedPath *)b)->path);
 }
 
-void path_queue_init(PathQueue *q, uint64_t max_each) {
-        *q = (PathQueue){
-                .bound = { .what = "paths that wait", .max = PATH_QUEUE_MAX, .max_each = max_each }
-        };
+void path_queue_init(PathQueue *q, uint64_t max_each, Clock *clock) {
+        *q = (PathQueue){ .bound = { .what = "paths that wait",
+                                     .max = PATH_QUEUE_MAX,
+                                     .max_each = max_each,
+                                     .clock = clock } };
         list_init(&q->all);
 }
 

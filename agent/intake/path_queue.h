@@ -21,8 +21,9 @@ typedef struct QueuedPath {
         Charge charge; /* of its owner */
 } QueuedPath;
 
-/** @param max_each  of PATH_QUEUE_MAX, for one owner */
-void path_queue_init(PathQueue *q, uint64_t max_each);
+/** @param max_each  of PATH_QUEUE_MAX, for one owner @param clock  for the log, borrowed; NULL:
+ * what is refused is not logged */
+void path_queue_init(PathQueue *q, uint64_t max_each, Clock *clock);
 void path_queue_done(PathQueue *q);
 
 /** Adds a path, unless it is there. @return 0; -E2BIG: the queue, or the owner's part of it, is

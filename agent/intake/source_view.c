@@ -68,6 +68,10 @@ const char *intake_source_view(const IntakeSource *s, SourceView *ret) {
         return degraded;
 }
 
+const Bound *intake_source_paths(const IntakeSource *s) {
+        return &s->paths.queue.bound;
+}
+
 bool intake_source_is_busy(const IntakeSource *s) {
         LIST_FOREACH_ITEM (SourceTask, t, mine, (ListLink *)&s->tasks)
                 if (!lock_renewal_is_renewal(t))

@@ -48,7 +48,7 @@ static const Owner one = { .uid = 1 }, other = { .uid = 2 };
 
 static void paths_are_popped_in_order_and_once(void **state) {
         PathQueue q;
-        path_queue_init(&q, PATH_QUEUE_MAX_OF_OWNER);
+        path_queue_init(&q, PATH_QUEUE_MAX_OF_OWNER, NULL);
         assert_true(path_queue_is_empty(&q));
         const char *in[] = { "b", "a", "b", "c", "a", "" };
         for (size_t i = 0; i < 6; i++)
@@ -65,7 +65,7 @@ static void paths_are_popped_in_order_and_once(void **state) {
 
 static void of_one_owner_too_many_paths_are_refused_and_others_wait_on(void **state) {
         PathQueue q;
-        path_queue_init(&q, PATH_QUEUE_MAX_OF_OWNER);
+        path_queue_init(&q, PATH_QUEUE_MAX_OF_OWNER, NULL);
         char name[32];
         for (int i = 0; i < PATH_QUEUE_MAX_OF_OWNER; i++) {
                 snprintf(name, sizeof name, "%d", i);
