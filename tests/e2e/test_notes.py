@@ -589,6 +589,25 @@ def reports(agent, uid, unit, words):
 
 
 @test
+def when_all_is_delivered_nobody_is_charged_for_anything():
+    need_root()
+    agent = started(snapshot=NO_SNAPSHOT)
+    box = mailbox(agent)
+    noted, mailed, _ = (unit_of_root_with_files_of(agent, NOBODY, name=f"{UNIT[:-1]}{i}")
+                        for i in range(3))
+    assert reports(agent, NOBODY, noted, "nrt_execute").startswith("accepted")
+    as_user(NOBODY, lambda: put_mail(agent, note_of(mailed)) or True)
+    agent.wait_delivered(3)
+    wait_for("the mailbox to be empty", lambda: not os.listdir(box))
+
+    def charged():
+        return {b["what"]: b["total"] for b in agent.status()["bounded"]
+                if b["total"] > 0 and b["what"] != "watched directories"}
+    wait_for("nothing to be charged", lambda: not charged())
+    agent.stop()
+
+
+@test
 def a_note_about_a_unit_with_another_user_s_file_changes_nothing_about_it():
     need_root()
     agent = started("6s", snapshot=NO_SNAPSHOT)

@@ -143,10 +143,24 @@ static int setup(void **state) {
         return mkdirat(f->scratch->fd, "jobs", 0755) < 0 || sd_event_new(&f->event) < 0 ? -1 : 0;
 }
 
+/* When a source has ended, and its bundles, nobody is charged for anything. What was spent fades.
+ */
+static void expect_nothing_charged(IntakeContext *c) {
+        const Bound *all[] = { &c->active,  &c->hook_units, &c->held,
+                               &c->watched, &c->hints,      &c->root_hints };
+        for (size_t i = 0; i < ELEMENTSOF(all); i++)
+                if (all[i]->total > 0 || all[i]->n_accounts > 0)
+                        fail_msg("%zu %s are charged to %zu owners", (size_t)all[i]->total,
+                                 all[i]->what, all[i]->n_accounts);
+}
+
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         intake_source_free(f->source);
+        if (f->bundles)
+                bundle_table_free(f->bundles);
+        expect_nothing_charged(&f->context);
         bound_done(&f->context.active);
         bound_done(&f->context.hook_units);
         bound_done(&f->context.held);
@@ -154,8 +168,6 @@ static int teardown(void **state) {
         bound_done(&f->context.watched);
         bound_done(&f->context.hints);
         bound_done(&f->context.root_hints);
-        if (f->bundles)
-                bundle_table_free(f->bundles);
         if (f->store)
                 store_close(f->store);
         sd_event_unref(f->event);
