@@ -1,18 +1,15 @@
-/* How hard the machine is pressed, and how long our workers rest for it. Measures how long tasks
- * wait for a CPU according to the kernel (PSI, schedstat), and decides which share of the time a
- * worker may work.
+/* How hard the machine is pressed, and how long our workers rest for it. Measures whether tasks
+ * wait for a CPU according to the kernel (PSI) while others run besides us, and decides which share
+ * of the time a worker may work.
  *
  * Idle priority (lib/event/worker_pool.h) already lets the job go first, but only among the threads
- * of one cgroup: with a job in another cgroup the CPUs are shared by CPUWeight=. That is measured
- * here, and answered by resting.
+ * of one cgroup: with a job in another cgroup the CPUs are shared by CPUWeight=, which counts for a
+ * machine as a whole. Where a job has threads on all of 128 CPUs, two of ours can get most of two
+ * CPUs. That is measured here, and answered by resting.
  *
- * Our own threads wait as well, the more the better they yield, and that must not be mistaken for
- * the job's distress. What the job can have lost to us is at most the least of three times: that
- * others waited (all waiting less our own), that we ran, and that we waited, since where we compete
- * with others they get at least as much as we do.
- *
- * PSI says when some task waited at a CPU, not how many. Where several of our threads wait at one
- * CPU, their waiting hides the job's: others then lost at most what they ran.
+ * What others can have lost to us is at most the lesser of two times: that tasks waited, and that
+ * we ran. PSI does not say who waited. Where we compete only with ourselves, /proc/stat says so:
+ * nobody else has run. Beside a job, the waiting of our own threads counts as the job's.
  *
  * Who rests, and when, is rate_limits.c's business. pressure_pause_usec() may be called by any
  * thread. */
@@ -30,8 +27,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-/* What others may lose to one of our threads, of one CPU's time. Half of the two percent that a job
- * is promised. */
+/* What others may lose to us, of one CPU's time. Half of the two percent that a job is promised. */
 #define CPU_LOST_MAX 0.01
 /* Others who run for less than that, of one CPU's time, are the kernel's threads that write what we
  * ship, and no job. */
@@ -44,21 +40,14 @@
 
 #define FILE_BYTES_MAX (64 * KIB)
 #define STAT_BYTES_MAX (4 * MIB) /* a line for each CPU, and one of all interrupts */
-#define THREADS_MAX 256
-
-typedef struct ThreadTimes {
-        uint64_t tid, run_usec, wait_usec;
-} ThreadTimes;
 
 typedef struct PressureReading {
-        uint64_t at_usec, cpu_usec, busy_usec, run_usec;
-        size_t n_threads; /* 0: unknown, as a busy_usec of 0 is */
-        ThreadTimes threads[THREADS_MAX];
+        uint64_t at_usec, waited_usec, busy_usec, run_usec, own_run_usec; /* busy, run 0: unknown */
 } PressureReading;
 
 struct Pressure {
         Clock *clock;
-        char *cpu_path, *stat_path, *task_path;
+        char *cpu_path, *stat_path;
 
         atomic_flag reading; /* held by the one thread that samples; guards the two below */
         PressureReading before, now;
@@ -66,9 +55,9 @@ struct Pressure {
 
         _Atomic uint64_t next_usec;
         _Atomic double share;
-        /* What workers report as work, since the last sample; and for each such microsecond,
-         * how long the busiest of our threads was on a CPU: less than one where idle priority keeps
-         * it off, more where a thread compresses what a quicker one has read. */
+        /* What workers report as work, since the last sample; and for each such microsecond, how
+         * long our threads were on a CPU: less than one where idle priority keeps them off, more
+         * where others compress what one has read. */
         _Atomic uint64_t worked_usec;
         _Atomic double cpu_per_worked;
 };
@@ -78,13 +67,10 @@ struct Pressure {
 static double cpu_lost(const PressureSample *s) {
         double elapsed = (double)s->elapsed_usec;
         /* `some` is an average over the CPUs that are not idle. */
-        double all_waited = (double)s->cpu_usec / elapsed * (double)s->busy_usec;
-        double others_waited = all_waited - (double)s->own_wait_usec;
+        double waited = (double)s->waited_usec / elapsed * (double)s->busy_usec;
         if ((double)s->others_run_usec < NO_JOB_MAX * elapsed)
                 return 0;
-        if (others_waited < 0)
-                others_waited = (double)s->others_run_usec;
-        return MIN(others_waited, (double)s->in_the_way_usec) / elapsed;
+        return MIN(waited, (double)s->own_run_usec) / elapsed;
 }
 
 double pressure_share(double share, const PressureSample *s) {
@@ -141,70 +127,20 @@ static void read_cpus(const char *path, PressureReading *ret) {
         ret->busy_usec = ret->run_usec + (t[4] + t[7]) * (USEC_PER_SEC / (uint64_t)hz);
 }
 
-static bool read_thread(int dir_fd, const char *name, ThreadTimes *ret) {
-        _cleanup_free_ char *path = path_join(name, "schedstat"), *text = NULL;
-        uint64_t nsec[2]; /* on a CPU, waiting for one */
-        if (parse_u64(name, &ret->tid) < 0)
-                return false; /* . and .. */
-        if (!path || fs_read_file(dir_fd, path, FILE_BYTES_MAX, &text, NULL) < 0 ||
-            read_numbers(text, nsec, ELEMENTSOF(nsec)) < 0)
-                return false; /* it has ended */
-        ret->run_usec = nsec[0] / 1000;
-        ret->wait_usec = nsec[1] / 1000;
-        return true;
-}
-
-static size_t read_threads(const char *path, ThreadTimes *ret) {
-        _cleanup_closedir_ DIR *d = opendir(path);
-        struct dirent *entry;
-        size_t n = 0;
-        while (d && n < THREADS_MAX && (entry = readdir(d)))
-                n += read_thread(dirfd(d), entry->d_name, &ret[n]);
-        return n;
-}
-
 /* A file that cannot be read any more counts as no waiting, so that no worker stays slow for ever
  * because of it. */
 static void read_all(const Pressure *p, PressureReading *ret) {
         ret->at_usec = p->clock->boottime_usec(p->clock);
-        ret->cpu_usec = 0;
-        (void)read_some(p->cpu_path, &ret->cpu_usec);
+        ret->own_run_usec = p->clock->cpu_usec(p->clock);
+        ret->waited_usec = 0;
+        (void)read_some(p->cpu_path, &ret->waited_usec);
         read_cpus(p->stat_path, ret);
-        ret->n_threads = read_threads(p->task_path, ret->threads);
 }
 
 /* ---- from two readings to a sample ---- */
 
 static uint64_t elapsed_between(uint64_t before, uint64_t now, uint64_t at_most) {
         return now > before ? MIN(now - before, at_most) : 0;
-}
-
-static const ThreadTimes *find_thread(const PressureReading *r, uint64_t tid) {
-        for (size_t i = 0; i < r->n_threads; i++)
-                if (r->threads[i].tid == tid)
-                        return &r->threads[i];
-        return NULL;
-}
-
-/* @param ret_run_usec  of all of ours  @return how long the busiest was on a CPU */
-static uint64_t compare_threads(const PressureReading *before, const PressureReading *now,
-                                PressureSample *s, uint64_t *ret_run_usec) {
-        uint64_t busiest = 0;
-        *ret_run_usec = 0;
-        for (size_t i = 0; i < now->n_threads; i++) {
-                const ThreadTimes *t = &now->threads[i], *old = find_thread(before, t->tid);
-                uint64_t run =
-                        elapsed_between(old ? old->run_usec : 0, t->run_usec, s->elapsed_usec);
-                uint64_t wait =
-                        elapsed_between(old ? old->wait_usec : 0, t->wait_usec, s->elapsed_usec);
-                busiest = MAX(busiest, run);
-                *ret_run_usec += run;
-                s->own_wait_usec += wait;
-                s->in_the_way_usec = MAX(s->in_the_way_usec, MIN(run, wait));
-        }
-        if (now->n_threads == 0)
-                s->in_the_way_usec = s->elapsed_usec;
-        return busiest;
 }
 
 /* Takes a reading; unless it is the first after a while, also a decision. Only with p->reading
@@ -214,21 +150,23 @@ static void sample(Pressure *p) {
         uint64_t elapsed = elapsed_between(p->before.at_usec, p->now.at_usec, UINT64_MAX);
         if (p->has_before && elapsed <= STALE_USEC) {
                 const PressureReading *b = &p->before, *n = &p->now;
+                uint64_t own = elapsed_between(b->own_run_usec, n->own_run_usec, UINT64_MAX);
                 PressureSample s = {
                         .elapsed_usec = elapsed,
-                        .cpu_usec = elapsed_between(b->cpu_usec, n->cpu_usec, elapsed),
-                        /* unknown: as if one CPU were there */
+                        .waited_usec = elapsed_between(b->waited_usec, n->waited_usec, elapsed),
+                        /* unknown: as if one CPU were there, and others had it */
                         .busy_usec = n->busy_usec > 0 ? elapsed_between(b->busy_usec, n->busy_usec,
                                                                         UINT64_MAX)
                                                       : elapsed,
+                        .others_run_usec = n->run_usec > 0
+                                                   ? elapsed_between(b->run_usec + own, n->run_usec,
+                                                                     UINT64_MAX)
+                                                   : elapsed,
+                        .own_run_usec = own,
                 };
-                uint64_t own_run, busiest = compare_threads(b, n, &s, &own_run);
-                s.others_run_usec = n->run_usec > 0 ? elapsed_between(b->run_usec + own_run,
-                                                                      n->run_usec, UINT64_MAX)
-                                                    : elapsed;
                 uint64_t worked = atomic_load(&p->worked_usec);
-                if (n->n_threads > 0 && worked > 0)
-                        atomic_store(&p->cpu_per_worked, (double)busiest / (double)worked);
+                if (worked > 0)
+                        atomic_store(&p->cpu_per_worked, (double)own / (double)worked);
                 atomic_store(&p->share, pressure_share(atomic_load(&p->share), &s));
         }
         atomic_store(&p->worked_usec, 0);
@@ -267,8 +205,7 @@ int pressure_new(Pressure **ret, Clock *clock, const char *proc_root, char **ret
         p->clock = clock;
         p->cpu_path = path_join(proc_root, "pressure/cpu");
         p->stat_path = path_join(proc_root, "stat");
-        p->task_path = path_join(proc_root, "self/task");
-        if (!p->cpu_path || !p->stat_path || !p->task_path)
+        if (!p->cpu_path || !p->stat_path)
                 return -ENOMEM;
         atomic_flag_clear(&p->reading);
         atomic_init(&p->share, 1);
@@ -295,7 +232,6 @@ Pressure *pressure_free(Pressure *p) {
                 return NULL;
         free(p->cpu_path);
         free(p->stat_path);
-        free(p->task_path);
         free(p);
         return NULL;
 }

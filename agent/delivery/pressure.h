@@ -15,27 +15,23 @@ typedef struct PressureSample { /* what passed between two readings */
 
         /* In which some task waited for a CPU (`some total=`), the machine's; our own threads are
          * among them. */
-        uint64_t cpu_usec;
+        uint64_t waited_usec;
         uint64_t busy_usec;       /* CPU time that was not idle, of all CPUs together */
         uint64_t others_run_usec; /* on a CPU, all but our own threads */
-
-        /* Of our own: all threads' waiting for a CPU; of the thread for which it is most, the
-         * lesser of its time on a CPU and of its waiting for one (elapsed_usec when that cannot be
-         * known). */
-        uint64_t own_wait_usec, in_the_way_usec;
+        uint64_t own_run_usec;    /* on a CPU, our own threads */
 } PressureSample;
 
 #define PRESSURE_SHARE_MIN 0.01
-/** @param share  of the time that each of our threads may be on a CPU so far, PRESSURE_SHARE_MIN …
- * 1
+/** @param share  of one CPU's time that a worker, with the threads that work for it, may use so
+ * far, PRESSURE_SHARE_MIN … 1
  * @return the share from now on: a quarter while others lose time to us, half as much again when
  * they do not */
 double pressure_share(double share, const PressureSample *sample);
 
 typedef struct Pressure Pressure;
 /** @param clock      borrowed; must outlive it
- * @param proc_root  where procfs is mounted; pressure/cpu, stat and self/ of it are read.
- * Missing ones but the first are done without
+ * @param proc_root  where procfs is mounted; pressure/cpu and stat of it are read; without
+ * stat, others are taken to use one CPU
  * @param ret_note   a sentence when the kernel has no PSI (the agent then backs off from nothing),
  * the caller's; else NULL
  * @return 0, also without PSI: *ret is NULL then; -ENOMEM */

@@ -41,10 +41,16 @@ static uint64_t clock_system_boottime_usec(Clock *c) {
         return clock_boottime_usec();
 }
 
+static uint64_t clock_system_cpu_usec(Clock *c) {
+        (void)c;
+        return clock_cpu_usec();
+}
+
 Clock *clock_system(void) {
         static Clock system_clock = {
                 .realtime_usec = clock_system_realtime_usec,
                 .boottime_usec = clock_system_boottime_usec,
+                .cpu_usec = clock_system_cpu_usec,
         };
 
         return &system_clock;

@@ -6,13 +6,14 @@
 typedef struct Clock {
         uint64_t (*realtime_usec)(struct Clock *c); /* CLOCK_REALTIME, for people and file times */
         uint64_t (*boottime_usec)(
-                struct Clock *c); /* CLOCK_BOOTTIME, for waiting: never goes back */
+                struct Clock *c);              /* CLOCK_BOOTTIME, for waiting: never goes back */
+        uint64_t (*cpu_usec)(struct Clock *c); /* as clock_cpu_usec() */
 } Clock;
 
 /** @return the system's clock; static, never freed. */
 Clock *clock_system(void);
 
-/** The same two, where no Clock is handed in: children of the agent, and programs that end soon. */
+/** The same, where no Clock is handed in: children of the agent, and programs that end soon. */
 uint64_t clock_realtime_usec(void);
 uint64_t clock_boottime_usec(void);
 /** @return how long processors have worked for this process: what others keep it waiting does not

@@ -7,7 +7,7 @@
 
 typedef struct FakeClock {
         Clock clock; /* first: what a module under test gets is &fake.clock */
-        uint64_t now_realtime_usec, now_boottime_usec;
+        uint64_t now_realtime_usec, now_boottime_usec, now_cpu_usec;
 } FakeClock;
 
 static inline uint64_t fake_clock_realtime_usec(Clock *c) {
@@ -18,11 +18,16 @@ static inline uint64_t fake_clock_boottime_usec(Clock *c) {
         return ((FakeClock *)(void *)c)->now_boottime_usec;
 }
 
+static inline uint64_t fake_clock_cpu_usec(Clock *c) {
+        return ((FakeClock *)(void *)c)->now_cpu_usec;
+}
+
 /* `FakeClock fake = FAKE_CLOCK(realtime, boottime);` */
 #define FAKE_CLOCK(realtime_usec_, boottime_usec_)                                                 \
         ((FakeClock){                                                                              \
                 .clock = { .realtime_usec = fake_clock_realtime_usec,                              \
-                           .boottime_usec = fake_clock_boottime_usec },                            \
+                           .boottime_usec = fake_clock_boottime_usec,                              \
+                           .cpu_usec = fake_clock_cpu_usec },                                      \
                 .now_realtime_usec = (realtime_usec_),                                             \
                 .now_boottime_usec = (boottime_usec_),                                             \
         })

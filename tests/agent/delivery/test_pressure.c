@@ -20,10 +20,9 @@ static PressureSample contended(double share, double weight) {
         return (PressureSample){
                 .elapsed_usec = HALF_SECOND,
                 .busy_usec = 2 * HALF_SECOND,
-                .cpu_usec = (uint64_t)(wants / 2), /* all of the time on one CPU of the two */
+                .waited_usec = (uint64_t)(wants / 2), /* all of the time on one CPU of the two */
                 .others_run_usec = (uint64_t)(2 * HALF_SECOND - wants * weight),
-                .own_wait_usec = (uint64_t)(wants * (1 - weight)),
-                .in_the_way_usec = (uint64_t)(wants * MIN(weight, 1 - weight)),
+                .own_run_usec = (uint64_t)(wants * weight),
         };
 }
 
@@ -32,9 +31,8 @@ static PressureSample alone(double cpu) {
         return (PressureSample){
                 .elapsed_usec = HALF_SECOND,
                 .busy_usec = HALF_SECOND,
-                .cpu_usec = (uint64_t)(cpu * HALF_SECOND),
-                .own_wait_usec = (uint64_t)(cpu * HALF_SECOND),
-                .in_the_way_usec = (uint64_t)(cpu / 2 * HALF_SECOND),
+                .waited_usec = (uint64_t)(cpu * HALF_SECOND),
+                .own_run_usec = HALF_SECOND,
         };
 }
 
@@ -57,7 +55,7 @@ static void a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_s
         assert_true(most <= 4 * least); /* it looks for more now and then, but never far */
 }
 
-static void where_idle_priority_does_its_work_our_waiting_does_not_slow_us_down(void **state) {
+static void where_idle_priority_does_its_work_waiting_does_not_slow_us_down(void **state) {
         double share = 1;
         for (unsigned i = 0; i < 1000; i++) {
                 PressureSample s = contended(share, 0.003);
@@ -75,29 +73,25 @@ static void own_threads_that_wait_for_each_other_are_no_pressure(void **state) {
 }
 
 /* Measured on two CPUs: a job on both in another scheduling group, five of our threads. */
-static void a_job_whose_waiting_is_hidden_by_ours_is_seen_by_its_running(void **state) {
+static void what_others_run_beside_us_makes_our_waiting_theirs(void **state) {
         PressureSample s = { .elapsed_usec = 500121,
-                             .cpu_usec = 398309,
+                             .waited_usec = 398309,
                              .busy_usec = 980000,
                              .others_run_usec = 489848,
-                             .own_wait_usec = 887253,
-                             .in_the_way_usec = 212963 };
+                             .own_run_usec = 490152 };
         assert_true(pressure_share(1, &s) == 0.25);
         s.others_run_usec = 100000; /* the kernel's threads that write */
         assert_true(pressure_share(1, &s) == 1);
 }
 
-static void gaps_that_a_job_leaves_may_be_filled(void **state) {
-        /* The job takes a CPU half of the time and is there at once when it wants to; we wait
-         * meanwhile. */
+static void what_nobody_waits_for_may_be_used(void **state) {
+        /* Two CPUs, and the job needs one of them. */
         PressureSample s = { .elapsed_usec = HALF_SECOND,
-                             .busy_usec = HALF_SECOND,
-                             .cpu_usec = HALF_SECOND / 2,
-                             .others_run_usec = HALF_SECOND / 2,
-                             .own_wait_usec = HALF_SECOND / 2,
-                             .in_the_way_usec = HALF_SECOND / 2 };
+                             .busy_usec = 2 * HALF_SECOND,
+                             .others_run_usec = HALF_SECOND,
+                             .own_run_usec = HALF_SECOND };
         assert_true(pressure_share(1, &s) == 1);
-        s.cpu_usec += HALF_SECOND / 50; /* it is not: it waits for us 2 % of the time */
+        s.waited_usec = HALF_SECOND / 100; /* of both, so 2 % of one */
         assert_true(pressure_share(1, &s) == 0.25);
 }
 
@@ -113,12 +107,12 @@ static void when_the_job_ends_all_of_the_time_is_ours_within_seconds(void **stat
 }
 
 static void constant_pressure_that_nobody_can_explain_leads_to_the_least(void **state) {
-        /* No schedstat: all of PSI is taken for others', and for our doing. */
+        /* All of PSI is taken for others', and for our doing. */
         PressureSample s = { .elapsed_usec = HALF_SECOND,
                              .busy_usec = HALF_SECOND,
-                             .cpu_usec = HALF_SECOND / 4,
+                             .waited_usec = HALF_SECOND / 4,
                              .others_run_usec = HALF_SECOND,
-                             .in_the_way_usec = HALF_SECOND };
+                             .own_run_usec = HALF_SECOND };
         double share = 1;
         for (unsigned i = 0; i < 10; i++)
                 share = pressure_share(share, &s);
@@ -129,12 +123,12 @@ static void whatever_the_numbers_are_the_share_stays_in_its_bounds(void **state)
         double share = 1;
         uint64_t x = 88172645463325252U;
         for (unsigned i = 0; i < 200000; i++) {
-                uint64_t v[6];
+                uint64_t v[5];
                 for (size_t j = 0; j < ELEMENTSOF(v); j++) {
                         x ^= x << 13, x ^= x >> 7, x ^= x << 17;
                         v[j] = x >> (x % 64);
                 }
-                PressureSample s = { v[0], v[1], v[2], v[3], v[4], v[5] };
+                PressureSample s = { v[0], v[1], v[2], v[3], v[4] };
                 share = pressure_share(share, &s);
                 assert_true(share >= PRESSURE_SHARE_MIN && share <= 1);
         }
@@ -165,14 +159,6 @@ static void put_pressure(const Scratch *s, const char *name, uint64_t total_usec
                        "full avg10=0.00 avg60=0.00 avg300=0.00 total=77\n",
                        (unsigned long long)total_usec);
         put(s, name, text);
-}
-
-/* @param nsec_run, nsec_wait  of the one thread that we have */
-static void put_thread(const Scratch *s, uint64_t nsec_run, uint64_t nsec_wait) {
-        char text[100];
-        (void)snprintf(text, sizeof text, "%llu %llu 12\n", (unsigned long long)nsec_run,
-                       (unsigned long long)nsec_wait);
-        put(s, "self/task/4711/schedstat", text);
 }
 
 static void put_stat(const Scratch *s, uint64_t busy_ticks) {
@@ -215,8 +201,10 @@ static Pressure *opened(Fixture *f) {
         return f->p;
 }
 
-static void after_half_a_second(Fixture *f) {
+/* @param own_usec  for which our threads are on a CPU meanwhile */
+static void after_half_a_second(Fixture *f, uint64_t own_usec) {
         fake_clock_advance(&f->clock, HALF_SECOND);
+        f->clock.now_cpu_usec += own_usec;
         (void)pressure_pause_usec(f->p, HALF_SECOND);
 }
 
@@ -228,31 +216,29 @@ static void under_pressure_a_worker_pauses_and_after_it_no_more(void **state) {
         assert_int_equal(pressure_pause_usec(p, 1000), 0);
         for (unsigned i = 0; i < 10; i++) {
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
         assert_int_equal(pressure_pause_usec(p, 1000), 99000); /* 1 % of the time */
         assert_int_equal(pressure_pause_usec(p, SEC(3600)), SEC(2));
         for (unsigned i = 0; i < 15; i++)
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND);
         assert_true(pressure_share_now(p) == 1);
         assert_int_equal(pressure_pause_usec(p, 1000), 0);
 }
 
 static void what_idle_priority_kept_from_us_is_not_paused_again(void **state) {
         Fixture *f = *state;
-        uint64_t total = SEC(1000), ticks = 1000, run = 0, wait = 0;
+        uint64_t total = SEC(1000), ticks = 1000;
         Pressure *p = opened(f);
         put_stat(f->s, ticks);
-        put_thread(f->s, run, wait);
         (void)pressure_pause_usec(p, 1);
 
         /* Our thread and three others want one CPU all of the time; ours gets a tenth. */
         for (unsigned i = 0; i < 10; i++) {
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
                 put_stat(f->s, ticks += (uint64_t)sysconf(_SC_CLK_TCK));
-                put_thread(f->s, run += 50000000, wait += 450000000);
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND / 10);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
         assert_in_range(pressure_pause_usec(p, 10000), 98900, 99100);
@@ -260,46 +246,41 @@ static void what_idle_priority_kept_from_us_is_not_paused_again(void **state) {
 
 static void what_another_thread_compresses_for_a_reader_counts_as_work(void **state) {
         Fixture *f = *state;
-        uint64_t total = SEC(1000), ticks = 1000, run = 0;
+        uint64_t total = SEC(1000), ticks = 1000;
         Pressure *p = opened(f);
         put_stat(f->s, ticks);
-        put_thread(f->s, run, 0);
         (void)pressure_pause_usec(p, 1);
 
         for (unsigned i = 0; i < 10;
              i++) { /* the reader needs 50 ms for what takes half a second */
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
                 put_stat(f->s, ticks += 2 * (uint64_t)sysconf(_SC_CLK_TCK));
-                run += 500000000;
-                put_thread(f->s, run, run / 2);
                 fake_clock_advance(&f->clock, HALF_SECOND);
+                f->clock.now_cpu_usec += HALF_SECOND;
                 (void)pressure_pause_usec(p, 50 * USEC_PER_MSEC);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
         assert_in_range(pressure_pause_usec(p, 1000), 989000, 991000);
 }
 
-static void our_own_waiting_is_subtracted_from_the_machines(void **state) {
+static void our_own_running_is_no_job(void **state) {
         Fixture *f = *state;
-        uint64_t total = SEC(1000), ticks = 1000, time = 0;
+        uint64_t total = SEC(1000), ticks = 1000;
         Pressure *p = opened(f);
         put_stat(f->s, ticks);
-        put_thread(f->s, time, time);
         (void)pressure_pause_usec(p, 1);
 
         for (unsigned i = 0; i < 10; i++) { /* one CPU, and it is ours that wait for it */
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND / 2);
                 put_stat(f->s, ticks += (uint64_t)sysconf(_SC_CLK_TCK) / 2);
-                time += 250000000;
-                put_thread(f->s, time, time);
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND);
                 assert_true(pressure_share_now(p) == 1);
         }
 }
 
 static void what_the_hypervisor_takes_is_no_job(void **state) {
         Fixture *f = *state;
-        uint64_t total = SEC(1000), time = 0;
+        uint64_t total = SEC(1000);
         char text[100];
         (void)opened(f);
         for (unsigned i = 0; i < 10; i++) { /* it takes half of two CPUs, and ours wait for ours */
@@ -307,9 +288,7 @@ static void what_the_hypervisor_takes_is_no_job(void **state) {
                                1000 + 50 * i);
                 put(f->s, "stat", text);
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND / 4);
-                time += 500000000;
-                put_thread(f->s, time, time);
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND);
                 assert_true(pressure_share_now(f->p) == 1);
         }
 }
@@ -320,6 +299,7 @@ static void it_asks_no_more_than_ten_times_a_second_and_forgets_what_is_long_ago
 
         (void)pressure_pause_usec(p, 1);
         put_pressure(f->s, "pressure/cpu", SEC(1010));
+        f->clock.now_cpu_usec += HALF_SECOND;
         fake_clock_advance(&f->clock, HALF_SECOND / 5 - 1);
         (void)pressure_pause_usec(p, 1);
         assert_true(pressure_share_now(p) == 1);
@@ -328,6 +308,7 @@ static void it_asks_no_more_than_ten_times_a_second_and_forgets_what_is_long_ago
         assert_true(pressure_share_now(p) == 0.25);
 
         put_pressure(f->s, "pressure/cpu", SEC(5000));
+        f->clock.now_cpu_usec += HALF_SECOND;
         fake_clock_advance(&f->clock, SEC(3600));
         (void)pressure_pause_usec(p, 1);
         assert_true(pressure_share_now(p) == 0.25);
@@ -387,15 +368,13 @@ static void files_that_turn_bad_later_or_go_back_leave_no_one_slow(void **state)
         (void)pressure_pause_usec(p, 1);
         for (unsigned i = 0; i < 10; i++) {
                 put_pressure(f->s, "pressure/cpu", total += HALF_SECOND);
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND);
         }
         assert_true(pressure_share_now(p) == PRESSURE_SHARE_MIN);
         put(f->s, "stat", "cpu 1 2\n");
-        put(f->s, "self/task/1/schedstat", "99999999999999999999999999 1 1\n");
-        put(f->s, "self/task/x/schedstat", "1 1 1\n");
         for (unsigned i = 0; i < 15; i++) {
                 put(f->s, "pressure/cpu", bad[i % ELEMENTSOF(bad)]);
-                after_half_a_second(f);
+                after_half_a_second(f, HALF_SECOND);
         }
         assert_true(pressure_share_now(p) == 1);
 }
@@ -433,18 +412,17 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(
                         a_job_that_must_share_its_cpu_with_us_loses_next_to_nothing_within_seconds),
-                cmocka_unit_test(
-                        where_idle_priority_does_its_work_our_waiting_does_not_slow_us_down),
+                cmocka_unit_test(where_idle_priority_does_its_work_waiting_does_not_slow_us_down),
                 cmocka_unit_test(own_threads_that_wait_for_each_other_are_no_pressure),
-                cmocka_unit_test(a_job_whose_waiting_is_hidden_by_ours_is_seen_by_its_running),
-                cmocka_unit_test(gaps_that_a_job_leaves_may_be_filled),
+                cmocka_unit_test(what_others_run_beside_us_makes_our_waiting_theirs),
+                cmocka_unit_test(what_nobody_waits_for_may_be_used),
                 cmocka_unit_test(when_the_job_ends_all_of_the_time_is_ours_within_seconds),
                 cmocka_unit_test(constant_pressure_that_nobody_can_explain_leads_to_the_least),
                 cmocka_unit_test(whatever_the_numbers_are_the_share_stays_in_its_bounds),
                 ON_A_TREE(under_pressure_a_worker_pauses_and_after_it_no_more),
                 ON_A_TREE(what_idle_priority_kept_from_us_is_not_paused_again),
                 ON_A_TREE(what_another_thread_compresses_for_a_reader_counts_as_work),
-                ON_A_TREE(our_own_waiting_is_subtracted_from_the_machines),
+                ON_A_TREE(our_own_running_is_no_job),
                 ON_A_TREE(what_the_hypervisor_takes_is_no_job),
                 ON_A_TREE(it_asks_no_more_than_ten_times_a_second_and_forgets_what_is_long_ago),
                 ON_A_TREE(a_kernel_without_pressure_information_is_reported),
