@@ -3,6 +3,7 @@
 
 #include "cli/common/cli.h"
 #include "cli/hook/hook_check.h"
+#include "cli/hook/hook_file.h"
 #include "collectors/crash/crash.h"
 #include "config/config.h"
 
@@ -104,12 +105,9 @@ static const CliCommand commands[] = {
         { "hook", "install | remove | status", "our neuron-dump in the place of the runtime's hook",
           "  install      install our hook, and keep the present one as " HOOK_ASIDE "\n"
           "  remove       restore the previous hook\n"
-          "  status       whose hook is installed, and whether the agent accepts notes (exit 0: ours)\n\n"
+          "  status       whose hook is installed, and what else it runs (exit 0: ours)\n\n"
           "  --to DIR     the directory (default: " HOOK_DIRECTORY ")\n"
           "  --from FILE  our program (default: " HOOK_PROGRAM ")\n"
-          "  --chain      for install: ours also runs the previous hook, until its deadline,\n"
-          "  --chain=PATH or a program of your own, with the same arguments\n"
-          "  --no-chain   for install: run no other hook\n"
           "  --dumps DIR  for install: also create DIR, where every user's job may write (mode 1777)\n", CLI_READS_CONFIG, cmd_hook },
         { "crash", "FILE [--exe PATH] [--root DIR]", "why a process died, from its core",
           "Reads a core: signal, registers, the call chains of all threads, Python's stacks. Needs no agent and no\n"

@@ -8,7 +8,6 @@
 #include "lib/base/cleanup.h"
 
 #define HOOK_DIRECTORY "/opt/aws/neuron/bin" /* where the runtime looks for its hook */
-#define HOOK_ASIDE "neuron-dump.vendor"      /* in it: the previous hook */
 #define HOOK_PROGRAM NC_LIBEXECDIR "/neuron-collectd/neuron-dump"
 
 typedef enum Finding { OK, WARNING, FAILED, N_FINDINGS } Finding;

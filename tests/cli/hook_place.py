@@ -54,6 +54,13 @@ class Place:
         os.rename(path + ".dpkg-new", path)
         return path
 
+    def chain(self, target):
+        """As an operator does it. @param target  None: none"""
+        if os.path.lexists(self.path(CHAIN)):
+            os.unlink(self.path(CHAIN))
+        if target is not None:
+            os.symlink(target, self.path(CHAIN))
+
     def content(self, name=NAME):
         try:
             with open(self.path(name), "rb") as f:
@@ -61,11 +68,8 @@ class Place:
         except FileNotFoundError:
             return None
 
-    def hook(self, *arguments, wrap=(), environment=None, **options):
-        env = clean_environment() | {"LC_ALL": "C"} | (environment or {})
-        for name in ("NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY", "NEURON_RT_S3_CORE_DUMP_PREFIX"):
-            if environment is None or name not in environment:
-                env.pop(name, None)
+    def hook(self, *arguments, wrap=(), **options):
+        env = clean_environment() | {"LC_ALL": "C"}
         return run(*wrap, CLI, "--config", self.config, "hook", *arguments, "--to", self.dir,
                    "--from", self.ours, env=env, **options)
 

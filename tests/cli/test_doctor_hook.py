@@ -12,7 +12,7 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import CLI, CannedApi, golden_api, main, run, test
 
 from agent import clean_environment, need_root
-from hook_place import CHAIN, NEWER, Place, program
+from hook_place import ASIDE, NAME, NEWER, Place, program
 
 
 class Sick(Place):
@@ -61,13 +61,14 @@ class Sick(Place):
 @test
 def a_hook_of_ours_with_all_that_it_needs_is_well():
     with Sick() as p:
-        p.good("install", "--chain")
+        p.good("install")
+        p.chain(ASIDE)
         p.put(program(), p.ours)
         found = p.findings()
         # what is installed for real on this machine may be another one, or none
         assert [f["what"] for f in found] == ["hook", "hook socket", "hook mailbox",
                                               "snapshot"], found
-        assert "is ours, version 9.8.7" in found[0]["detail"] or "but differs from" in found[0][
+        assert "is ours, version 9.8.7" in found[0]["detail"] or "is ours, version 9.8.7, but" in found[0][
             "detail"], found
 
 
@@ -76,7 +77,8 @@ def each_state_of_the_hook_has_its_remedy():
     with Sick() as p:
         p.reports("hook", "warning", "is not ours: dumps are only found by watching",
                   "neuron-collect hook install")
-        p.good("install", "--chain")
+        p.good("install")
+        p.chain(ASIDE)
         p.put(NEWER)
         p.reports("hook", "FAILED", "a package upgrade has replaced", "neuron-collect hook install")
         os.unlink(p.path())
@@ -91,10 +93,9 @@ def each_state_of_the_hook_has_its_remedy():
         p.good("install")
         os.chmod(p.path("neuron-dump.vendor"), 0o600)
         p.reports("hook", "FAILED", "the chained hook 'neuron-dump.vendor' cannot be executed",
-                  "--no-chain")
-        os.unlink(p.path(CHAIN))
-        os.symlink("neuron-dump", p.path(CHAIN))
-        p.reports("hook", "FAILED", "is neuron-collectd's own hook", "--no-chain")
+                  "remove neuron-dump.chain")
+        p.chain(NAME)
+        p.reports("hook", "FAILED", "is neuron-collectd's own hook", "remove neuron-dump.chain")
     with Sick(vendor=None) as p:
         p.reports("hook", "warning", "without it the runtime writes no core dumps",
                   "neuron-collect hook install")

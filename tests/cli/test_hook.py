@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """neuron-collect hook install, remove, status: at every moment there is a whole hook, the vendor's
 is never lost, and what is wrong is told."""
-import contextlib
 import json
 import os
 import shutil
@@ -16,11 +15,10 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 from cli_test import (CLI, Skip, check_golden, main, run, run_in_terminal, session, test,
                       assert_harmless)
 
-from agent import BUILD_DIR, clean_environment, need, need_root, wait_for
+from agent import BUILD_DIR, clean_environment, need, need_root
 from hook_place import ASIDE, CHAIN, NAME, NEWER, VENDOR, Place, program
 
-CHANGING = ("openat,write,ftruncate,fsync,fchmod,fchown,linkat,renameat,renameat2,rename,unlinkat,"
-            "symlinkat,flock,close")
+CHANGING = "openat,write,fsync,fchmod,linkat,renameat,renameat2,rename,unlinkat,flock,close"
 
 
 def need_strace():
@@ -45,9 +43,9 @@ def install_puts_ours_there_and_keeps_the_vendors_and_remove_puts_it_back():
                                                       or st.st_uid == st.st_gid == 0)
         text += session(["hook", "install"], p.hook("install"))
         text += session(["hook", "status"], p.hook("status"))
-        text += session(["hook", "install", "--chain"], p.hook("install", "--chain"))
+        p.chain(ASIDE)
         text += session(["hook", "status"], p.hook("status"))
-        assert os.readlink(p.path(CHAIN)) == ASIDE and p.content(CHAIN) == VENDOR
+        assert p.content(ASIDE) == VENDOR, "ours is never kept aside"
         text += session(["hook", "remove"], p.hook("remove"))
         assert p.content() == VENDOR and p.names() == [NAME] and stat.S_IMODE(
             os.stat(p.path()).st_mode) == 0o751
@@ -71,16 +69,16 @@ def where_there_was_none_remove_leaves_none():
 @test
 def an_upgrade_is_reported_and_a_new_installation_keeps_the_newer_file_aside():
     with Place() as p:
-        p.good("install", "--chain")
+        p.good("install")
+        p.chain(ASIDE)
         p.put(NEWER)
         result = p.hook("status")
         assert result.returncode == 1 and "no longer neuron-collectd's" in result.stdout, result
         p.good("install")
         assert p.content() == program() and p.content(ASIDE) == NEWER and p.content(
             CHAIN) == NEWER, "the chain leads to the newer one"
-        before = os.stat(p.path()).st_ino
         p.good("install")
-        assert os.stat(p.path()).st_ino == before, "nothing to do is nothing done"
+        assert p.content() == program() and p.content(ASIDE) == NEWER
         # a package that is removed takes the file with it
         os.unlink(p.path())
         p.good("install")
@@ -93,8 +91,7 @@ def an_upgrade_is_reported_and_a_new_installation_keeps_the_newer_file_aside():
 def remove_also_removes_what_a_killed_installation_has_left():
     with Place() as p:
         p.good("install")
-        for name in (".neuron-dump.new", ".neuron-dump.link"):
-            p.put(b"left", p.path(name))
+        p.put(b"left", p.path(".neuron-dump.new"))
         p.good("remove")
         assert p.names() == [NAME] and p.content() == VENDOR
 
@@ -107,7 +104,7 @@ def another_version_of_ours_is_replaced_and_never_kept_aside():
             p.put(program(version), p.ours)
             result = p.hook("status")
             assert (result.returncode == 0
-                    and "differs from the one installed with this program" in result.stdout), result
+                    and f"this program has version {version}; " in result.stdout), result
             p.good("install")
             assert p.content() == program(version) and p.content(ASIDE) == VENDOR
             assert f"version {version}\n" in p.hook("status").stdout
@@ -174,9 +171,9 @@ def what_is_installed_runs_the_vendors_or_ones_own_with_the_runtimes_arguments()
                                 NEURON_COLLECTD_MAILBOX=p.top + "/mailbox",
                                 NEURON_COLLECTD_SYSFS=p.top)
         os.mkdir(p.top + "/mailbox")
-        for option, where in (("--no-chain", None), ("--chain", p.dir),
-                              (f"--chain={custom}", p.top)):
-            p.good("install", option)
+        p.good("install")
+        for target, where in ((None, None), (ASIDE, p.dir), (custom, p.top)):
+            p.chain(target)
             result = run(p.path(), *arguments, env=env)
             assert result.returncode == 0, result
             record = "i-0a1b2c3d-neuron-dump-pid-7-tid-8-lid-9.json"
@@ -184,10 +181,10 @@ def what_is_installed_runs_the_vendors_or_ones_own_with_the_runtimes_arguments()
             shutil.rmtree(dump)
             for directory in (p.dir, p.top):
                 told = os.path.join(directory, "they.args")
-                assert os.path.exists(told) == (directory == where), (option, directory)
+                assert os.path.exists(told) == (directory == where), (target, directory)
                 if directory == where:
                     with open(told, encoding="ascii") as f:
-                        assert f.read().splitlines() == arguments, option
+                        assert f.read().splitlines() == arguments, target
                     os.unlink(told)
 
 
@@ -211,18 +208,19 @@ def whatever_kills_it_the_vendors_file_is_there_and_the_next_run_fixes_it():
     need_strace()
     deaths = 0
     with Place() as p:
-        for where in ways_to_die(p, "install", "--chain"):
+        for where in ways_to_die(p, "install"):
             deaths += 1
             assert p.content() in (VENDOR, program()), (where,
                                                         "the name has no whole hook under it")
             assert VENDOR in (p.content(name) for name in p.names()), (where, p.names())
-            p.good("install", "--chain")
+            p.good("install")
             assert p.content() == program() and p.content(ASIDE) == VENDOR and p.names() == [
-                NAME, CHAIN, ASIDE], (where, p.names())
+                NAME, ASIDE], (where, p.names())
             p.good("remove")
             assert p.everything().keys() == {NAME} and p.content() == VENDOR, (where, p.names())
         p.good("remove")
-        p.good("install", "--chain")
+        p.good("install")
+        p.chain(ASIDE)
         for where in ways_to_die(p, "remove"):
             deaths += 1
             assert p.content() in (VENDOR, program()), (where,
@@ -230,7 +228,8 @@ def whatever_kills_it_the_vendors_file_is_there_and_the_next_run_fixes_it():
             assert VENDOR in (p.content(name) for name in p.names()), (where, p.names())
             p.good("remove")
             assert p.names() == [NAME] and p.content() == VENDOR, (where, p.names())
-            p.good("install", "--chain")
+            p.good("install")
+            p.chain(ASIDE)
     assert deaths > 20, deaths
 
 
@@ -251,51 +250,46 @@ def many_at_once_do_not_lose_the_vendors_file():
 
 
 @test
-def the_chain_goes_to_the_vendors_or_to_a_program_of_ones_own():
+def a_chain_that_does_not_work_is_reported_and_one_of_ones_own_stays():
     with Place() as p:
         custom = p.put(b"#!/bin/sh\nexit 0\n", os.path.join(p.top, "custom"))
-        p.good("install", f"--chain={custom}")
-        assert os.readlink(p.path(CHAIN)) == custom and custom in p.good("status")
-        os.chmod(custom, 0o644)
-        assert "cannot be executed" in p.good("status")
-        p.bad("install", f"--chain={custom}", says="chmod 755")
-        p.good("install", "--chain")
-        assert os.readlink(p.path(CHAIN)) == ASIDE
         p.good("install")
-        assert os.readlink(p.path(CHAIN)) == ASIDE, "what is not said stays as it is"
-        p.bad("install", f"--chain={p.ours}", says="own hook")
-        p.bad("install", "--chain=/nowhere/at/all", says="'/nowhere/at/all'")
-        p.bad("install", f"--chain={p.top}", says="not a readable file")
-        p.good("install", "--no-chain")
-        assert CHAIN not in p.names() and "chain: off" in p.good("status")
-        os.mkdir(p.path(CHAIN))
-        p.bad("install", "--chain", says="is not a symlink")
-        p.bad("install", "--no-chain", says="is not a symlink")
-    with Place(vendor=None) as p:
-        p.bad("install", "--chain", says="no vendor hook to chain to")
+        assert "chain: off" in p.good("status")
+        p.chain(custom)
+        assert f"chain: '{custom}' runs as well" in p.good("status")
+        os.chmod(custom, 0o644)
+        assert "which cannot be executed by every user; remove" in p.good("status")
+        p.chain(NAME)
+        assert "which is neuron-collectd's own hook; remove" in p.good("status")
+        p.chain(custom)
+        p.good("install")
+        assert os.readlink(p.path(CHAIN)) == custom
+        p.good("remove")
+        assert os.readlink(p.path(CHAIN)) == custom, "it does not lead to what was kept aside"
 
 
 @test
 def what_cannot_be_replaced_is_reported_with_what_to_do():
     with Place(vendor=None) as p:
         os.mkdir(p.path())
-        p.bad("install", says="is not a file; move it away")
+        p.bad("install", says="cannot be used: Is a directory; move it away")
         assert json.loads(p.hook("status", "--json").stdout)["state"] == "unusable"
         p.good("remove")  # it is not ours: left alone
         os.rmdir(p.path())
-        os.symlink("/nowhere", p.path())
-        p.bad("install", says="a symlink to nothing; remove it")
-        os.unlink(p.path())
         os.symlink(NAME, p.path())
-        p.bad("install", says="a symlink to nothing")
+        p.bad("install", says="Too many levels of symbolic links; move it away")
         os.unlink(p.path())
         os.mkfifo(p.path())
-        p.bad("install", says="is not a file")
+        p.bad("install", says="cannot be used: ")
         os.unlink(p.path())
         with socket.socket(socket.AF_UNIX) as s:
             s.bind(p.path())
-        p.bad("install", says="is not a file")
+        p.bad("install", says="cannot be used: ")
         os.unlink(p.path())
+        os.symlink("/nowhere", p.path())
+        p.good("install")  # where nothing is to be run, nothing is to be kept
+        assert p.content() == program() and p.names() == [NAME]
+        p.good("remove")
         p.put(VENDOR, p.ours)
         p.bad("install", says="is not neuron-collectd's neuron-dump")
         os.unlink(p.ours)
@@ -316,13 +310,14 @@ def without_leave_or_on_a_read_only_disk_it_reports_so_and_changes_nothing():
     with Place() as p:
         # the build may lie where nobody else may go
         copy = shutil.copy(CLI, os.path.join(p.top, "neuron-collect"))
-        before = p.everything()
-        for command in ("install", "remove"):
+        for command in ("install", "remove"):  # of the vendor's, then of ours
+            before = p.everything()
             result = run(copy, "hook", command, "--to", p.dir, "--from", p.ours, user=65534,
                          group=65534, extra_groups=[])
             assert result.returncode == 1 and result.stderr.rstrip().endswith(
                 "run it as root"), result
-        assert p.everything() == before
+            assert p.everything() == before
+            p.good("install")
         script = ('mount -t tmpfs none "$1" && cp "$2" "$1/neuron-dump" && mount -o remount,ro '
                   '"$1" && exec "$3" hook install --to "$1" --from "$2"')
         result = run("unshare", "--mount", "sh", "-c", script, "sh", p.dir, p.config, CLI)
@@ -387,73 +382,55 @@ def what_a_killed_installation_has_left_is_overwritten():
         os.link(p.path(), p.path(ASIDE))  # killed before ours had the name
         p.good("remove")
         assert p.names() == [NAME] and p.content() == VENDOR
-        os.symlink(ASIDE, p.path(".neuron-dump.link"))  # killed before the chain had its name
-        p.good("remove")
-        assert p.names() == [NAME]
-
-
-@contextlib.contextmanager
-def somebody_on(path):
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-        s.bind(path)
-        s.listen(8)
-        yield s
 
 
 @test
-def status_reports_whether_the_agent_accepts_notes_and_where_jobs_dump_to():
+def status_reports_whose_hook_it_is_and_what_it_runs():
     with Place() as p:
         p.good("install")
-        assert "does not accept notes" in p.good("status")
-        with somebody_on(p.top + "/hook.sock"):
-            assert f"accepts notes on '{p.top}/hook.sock'" in p.good("status")
-            answer = json.loads(p.good("status", "--json"))
-        assert answer == {"directory": p.dir, "state": "ours", "version": "9.8.7", "current": True,
-                          "executable": True, "vendor_kept_aside": True, "chain": None,
-                          "socket": p.top + "/hook.sock", "socket_answers": True,
-                          "mailbox": p.top + "/mailbox",
-                          "dump_directory": "/tmp/neuron-core-dump/dt-%d-cid-%c"}, answer
-        text = p.good("status")
-        assert "(the runtime's default), which belongs to source 'core-dumps'" in text, text
-        text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/fsx/%d-%c"})
-        assert "'/fsx/%d-%c', which belongs to no source" in text, text
-        text = p.good("status", environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
-                                             "NEURON_RT_S3_CORE_DUMP_PREFIX": ""})
-        assert "switched off" in text, text
-        assert json.loads(p.good("status", "--json", environment={
-            "NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "",
-            "NEURON_RT_S3_CORE_DUMP_PREFIX": ""}))["dump_directory"] is None
+        ours = {"directory": p.dir, "state": "ours", "version": "9.8.7", "current": True,
+                "executable": True, "vendor_kept_aside": True, "chain": None}
+        assert json.loads(p.good("status", "--json")) == ours
+        p.put(program("9.8.8"), p.ours)
+        os.chmod(p.path(), 0o700)
         # what others wrote drives no terminal
-        code, out = run_in_terminal(
-            "--config", p.config, "hook", "status", "--to", p.dir,
-            environment={"NEURON_RT_LOCAL_CORE_DUMP_DIRECTORY": "/tmp/\x1b[2J\x9b31m"})
-        assert code == 0
+        p.chain("\x1b[2J\x9b31m")
+        answer = p.hook("status", "--json")
+        assert answer.returncode == 1 and json.loads(answer.stdout) == {
+            **ours, "current": False, "executable": False, "chain": "\x1b[2J\u009b31m"}, answer
+        _, out = run_in_terminal("--config", p.config, "hook", "status", "--to", p.dir)
         assert_harmless(out.replace(b"\r\n", b"\n"), "status")
+    with Place() as p:
+        answer = p.hook("status", "--json")
+        assert answer.returncode == 1 and json.loads(answer.stdout)["state"] == "other"
 
 
 @test
 def json_reports_what_was_done():
     with Place() as p:
-        nothing = {"directory": p.dir, "placed": False, "put_aside": False, "restored": False,
-                   "removed": False, "left_other": False, "chain_changed": False}
-        assert json.loads(p.good("install", "--json")) == {**nothing, "placed": True,
-                                                           "put_aside": True}
-        assert json.loads(p.good("install", "--json",
-                                 "--chain")) == {**nothing, "chain_changed": True}
+        def outcome(*arguments):
+            answer = json.loads(p.good(*arguments, "--json"))
+            assert answer.pop("directory") == p.dir
+            return answer.pop("outcome") if len(answer) == 1 else answer
+        assert outcome("install") == "placed-other-kept"
+        assert outcome("install") == "placed"
         p.put(NEWER)
-        assert json.loads(p.good("remove", "--json")) == {**nothing, "left_other": True,
-                                                          "chain_changed": True}
+        assert outcome("remove") == "stays"
         assert p.content() == NEWER and p.content(
             ASIDE) == VENDOR, "what is not ours is left, and so is what was aside"
+        os.unlink(p.path())
+        assert outcome("remove") == "restored"
+        os.unlink(p.path())
+        assert outcome("remove") == "nothing"
+        assert outcome("install") == "placed"
+        assert outcome("remove") == "removed"
 
 
 @test
 def wrong_usage_is_reported():
     for arguments in (["hook"], ["hook", "fix"], ["hook", "install", "now"],
                       ["hook", "install", "--to"], ["hook", "install", "--to="],
-                      ["hook", "status", "--chain"],
-                      ["hook", "install", "--again"], ["hook", "install", "--chain", "--no-chain"],
-                      ["hook", "install", "--bogus"]):
+                      ["hook", "install", "--again"]):
         result = run(CLI, *arguments)
         assert (result.returncode == 2 and not result.stdout
                 and "see neuron-collect hook --help" in result.stderr), (arguments, result)

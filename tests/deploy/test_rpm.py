@@ -332,7 +332,8 @@ def a_kill_before_each_step_is_completed_by_the_next_command():
 def an_erased_agent_takes_the_hook_of_its_command_line_with_it():
     b = box()
     b.run("rpm", "-i", *b.copy(*vendor(1), rpm("neuron-collectd")))
-    b.run("neuron-collect", "hook", "install", "--chain")
+    b.run("neuron-collect", "hook", "install")
+    os.symlink("neuron-dump.vendor", b.path(VENDOR_HOOK + ".chain"))
     assert hook(b) == ("ours", "1"), hook(b)
     b.run("rpm", "-U", *b.copy(*(p for p in newer() if "-hook-" not in p)))
     assert hook(b) == ("ours", "1"), hook(b)
@@ -341,7 +342,8 @@ def an_erased_agent_takes_the_hook_of_its_command_line_with_it():
     assert os.listdir(b.path(os.path.dirname(VENDOR_HOOK))) == ["neuron-dump"]
     # what the other package has placed is not the agent's to remove
     b.run("rpm", "-i", *b.copy(*map(rpm, NAMES)))
-    b.run("neuron-collect", "hook", "install", "--chain")
+    b.run("neuron-collect", "hook", "install")
+    os.symlink("neuron-dump.vendor", b.path(VENDOR_HOOK + ".chain"))
     b.run("rpm", "-e", "neuron-collectd")
     assert hook(b) == ("ours", "1"), hook(b)
     b.run("rpm", "-e", "neuron-collectd-hook")
