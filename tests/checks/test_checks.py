@@ -245,6 +245,24 @@ def tags():
               "a tag that is defined twice is found")
 
 
+def states():
+    with Tree() as tree:
+        tree.plant("lib/http/http.c", "struct Call {\n        bool a, b : 1;\n        Reply reply;\n"
+                   "        const bool c;\n        bool (*is_due)(bool e, bool f);\n"
+                   "        atomic_bool d; /* bool g; */\n};")
+        tree.plant("lib/http/url.c", "typedef struct ScanUnit {\n        bool a, b, c, d, e;\n"
+                   "} ScanUnit;")
+        passes(tree, "states", "four booleans pass, and five of a struct without a life cycle")
+        where = tree.plant("uploaders/volume/volume.c", "typedef struct {\n        struct {\n"
+                           "                bool a, b;\n        } listing;\n"
+                           "        bool c;\n        bool d[2], e;\n} Volume;")
+        finds(tree, "states", where, "Volume has 5 booleans",
+              "five booleans are found, with those of an anonymous struct")
+        where = tree.plant("cli/common/client.c", "typedef struct Cli {\n        bool a;\n} Cli;")
+        finds(tree, "states", where, "Cli has 1 booleans",
+              "a struct that is listed without need is found")
+
+
 def layout():
     if not shutil.which("clang-format-14"):
         return
@@ -258,6 +276,7 @@ layers()
 wrappers()
 sizes()
 circles()
+states()
 tags()
 layout()
 print(f"1..{len(results)}")
