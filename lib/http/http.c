@@ -1,11 +1,11 @@
 /* The requests of a pool: each waits for its turn, is one transfer of libcurl's, and ends with one
  * HttpReply.
  *
- *   QUEUED ──► HAS_TURN ──► IN_CURL ──► on_done, freed
- *                              │
- *                              ├──► CANCELED  from inside of libcurl, which holds the handle
- *                              └──► LOOKUP    during a look-up, for whose end an older libcurl
- *                                             would wait
+ *   QUEUED ──► HAS_TURN ◄──► IN_CURL   the transfer has ended: on_done, freed; or sent again
+ *                               │
+ *                               ├──► CANCELED  from inside of libcurl, which holds the handle
+ *                               └──► LOOKUP    during a look-up, for whose end an older libcurl
+ *                                              would wait
  *
  * A request that has its turn may still wait for the rate limit. Requests are queued here and not
  * by libcurl, in whose queue the time to connect would run.
@@ -33,6 +33,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/list.h"
 #include "lib/base/strbuf.h"
+#include "lib/base/transition.h"
 #include "lib/http/curl_loop.h"
 #include "lib/http/http_error.h"
 #include "lib/http/http_ratelimit.h"
@@ -52,11 +53,23 @@ typedef enum HttpCallState {
         HTTP_CALL_IN_CURL,  /* libcurl holds it */
         HTTP_CALL_CANCELED, /* no callback any more, but libcurl still holds it … */
         HTTP_CALL_LOOKUP,   /* … and its handle must not be removed */
+        N_HTTP_CALL_STATES
 } HttpCallState;
 
+/* A connection that was kept may be dead, which only shows when a request is sent on it. libcurl
+ * repeats such a request when reading has failed, and this file when sending has. */
+typedef enum HttpCallSending {
+        HTTP_CALL_UNSENT,    /* on no connection yet */
+        HTTP_CALL_SENT,      /* on a connection; perhaps by libcurl on another one after that */
+        HTTP_CALL_REPEATED,  /* by this file, on a new connection, once */
+        HTTP_CALL_KEPT_DEAD, /* the caller repeats it: see HttpReply.was_kept_dead */
+        N_HTTP_CALL_SENDINGS
+} HttpCallSending;
+
 struct HttpCall {
-        ListLink link; /* in one of the pool's lists */
-        HttpCallState state;
+        ListLink link;           /* in one of the pool's lists */
+        HttpCallState state;     /* set_state() */
+        HttpCallSending sending; /* set_sending() */
         HttpPool *pool;
         HttpRequest request;
         int fd;      /* libcurl's, which reports its end; -1 = none, or more than one is tried */
@@ -74,10 +87,8 @@ struct HttpCall {
         HttpReplyState reply;
         int fault; /* HTTP_E_* that a callback found; libcurl only knows that it was stopped */
         bool is_head;
-        bool was_sent; /* on some connection */
-        bool reports_kept_dead, was_kept_dead;
-        bool is_repeated; /* by us, on a new connection */
-        bool has_grace;   /* by the timer, once */
+        bool reports_kept_dead; /* as the caller has said */
+        bool has_grace;         /* by the timer, once */
 
         sd_event_source *timer;
         HttpTimeout timeout;
@@ -99,6 +110,42 @@ struct HttpPool {
         unsigned n_turns, n_max; /* calls that left the queue */
         uint64_t connect_timeout_usec, stall_usec;
 };
+
+#define TO(state) (1U << (state))
+static const StateTable state_table = {
+        .machine = "HTTP call",
+        .names = (const char *const[]){ "queued", "has-turn", "in-curl", "canceled", "lookup" },
+        .moves =
+                (const unsigned[N_HTTP_CALL_STATES]){
+                        [HTTP_CALL_QUEUED] = TO(HTTP_CALL_HAS_TURN),
+                        [HTTP_CALL_HAS_TURN] = TO(HTTP_CALL_IN_CURL),
+                        [HTTP_CALL_IN_CURL] = TO(HTTP_CALL_HAS_TURN) | TO(HTTP_CALL_CANCELED) |
+                                              TO(HTTP_CALL_LOOKUP),
+                        [HTTP_CALL_CANCELED] = TO(HTTP_CALL_HAS_TURN),
+                        [HTTP_CALL_LOOKUP] = TO(HTTP_CALL_HAS_TURN),
+                },
+        .n_states = N_HTTP_CALL_STATES,
+};
+static const StateTable sending_table = {
+        .machine = "sending of an HTTP call",
+        .names = (const char *const[]){ "unsent", "sent", "repeated", "kept-dead" },
+        .moves =
+                (const unsigned[N_HTTP_CALL_SENDINGS]){
+                        [HTTP_CALL_UNSENT] = TO(HTTP_CALL_SENT),
+                        [HTTP_CALL_SENT] = TO(HTTP_CALL_REPEATED) | TO(HTTP_CALL_KEPT_DEAD),
+                },
+        .n_states = N_HTTP_CALL_SENDINGS,
+};
+
+static void set_state(HttpCall *c, HttpCallState state) {
+        if (transition_check(&state_table, c->state, state, NULL) == 0)
+                c->state = state;
+}
+
+static void set_sending(HttpCall *c, HttpCallSending sending) {
+        if (transition_check(&sending_table, c->sending, sending, NULL) == 0)
+                c->sending = sending;
+}
 
 static HttpCall *call_free(HttpCall *c);
 static void call_end(HttpCall *c, int error);
@@ -248,7 +295,7 @@ static void call_close(HttpCall *c) {
         c->timer = sd_event_source_disable_unref(c->timer);
         http_ratelimit_call_done(&c->ratelimit);
         if (is_in_lookup || (in_curl && curl_loop_is_inside(p->curl))) {
-                c->state = is_in_lookup ? HTTP_CALL_LOOKUP : HTTP_CALL_CANCELED;
+                set_state(c, is_in_lookup ? HTTP_CALL_LOOKUP : HTTP_CALL_CANCELED);
                 if (is_in_lookup) /* its own limit would wait in the same way */
                         (void)curl_easy_setopt(c->request.easy, CURLOPT_CONNECTTIMEOUT_MS,
                                                (long)INT32_MAX);
@@ -269,7 +316,7 @@ static void call_report(HttpCall *c, int error) {
         HttpReply reply = {
                 .error = error,
                 .text = error ? c->text : NULL,
-                .was_kept_dead = error == HTTP_E_CUT && c->was_kept_dead,
+                .was_kept_dead = error == HTTP_E_CUT && c->sending == HTTP_CALL_KEPT_DEAD,
                 .status = has_status ? c->reply.status : 0,
                 .body = c->reply.body ? c->reply.body : "",
                 .body_bytes = c->reply.n_body,
@@ -305,22 +352,22 @@ static bool call_repeat(HttpCall *c, CURLcode code) {
         long n_connects = 1;
 
         if ((code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR && code != CURLE_GOT_NOTHING) ||
-            c->fault || c->reply.status > 0 || c->is_repeated ||
+            c->fault || c->reply.status > 0 || c->sending != HTTP_CALL_SENT ||
             curl_easy_getinfo(c->request.easy, CURLINFO_NUM_CONNECTS, &n_connects) != CURLE_OK ||
             n_connects > 0)
                 return false;
         if (c->reports_kept_dead) {
-                c->was_kept_dead = true;
+                set_sending(c, HTTP_CALL_KEPT_DEAD);
                 return false;
         }
-        c->is_repeated = true;
+        set_sending(c, HTTP_CALL_REPEATED);
         c->next_byte = 0;
         c->n_up = c->n_down = 0;
         c->curl_text[0] = '\0';
         if (curl_easy_setopt(c->request.easy, CURLOPT_FRESH_CONNECT, 1L) != CURLE_OK ||
             curl_loop_add(c->pool->curl, c->request.easy) < 0)
                 return false;
-        c->state = HTTP_CALL_IN_CURL;
+        set_state(c, HTTP_CALL_IN_CURL);
         call_enter_phase(c, HTTP_PHASE_RESOLVING);
         return true;
 }
@@ -335,7 +382,7 @@ static void on_transfer_ended(CURL *easy, CURLcode code) {
         (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE,
                                 (char **)&c); /* cannot fail for a handle of ours */
         bool is_canceled = is_call_canceled(c);
-        c->state = HTTP_CALL_HAS_TURN;
+        set_state(c, HTTP_CALL_HAS_TURN);
         if (is_canceled) {
                 call_close(c);
                 return;
@@ -375,9 +422,10 @@ static int on_progress(void *userdata, curl_off_t down_max, curl_off_t down, cur
 
 /* libcurl is about to send the request once more. @return whether it must not */
 static bool refuse_repeat(HttpCall *c) {
-        if (!c->was_sent || !c->reports_kept_dead)
+        if (c->sending == HTTP_CALL_UNSENT || !c->reports_kept_dead)
                 return false;
-        c->was_kept_dead = true;
+        if (c->sending == HTTP_CALL_SENT)
+                set_sending(c, HTTP_CALL_KEPT_DEAD);
         c->fault = HTTP_E_CUT;
         return true;
 }
@@ -448,7 +496,8 @@ static int on_connected(void *userdata, char *remote, char *local, int remote_po
         (void)remote, (void)local, (void)remote_port;
         if (is_call_canceled(c) || refuse_repeat(c))
                 return CURL_PREREQFUNC_ABORT;
-        c->was_sent = true;
+        if (c->sending == HTTP_CALL_UNSENT)
+                set_sending(c, HTTP_CALL_SENT);
         http_ratelimit_connected(&c->ratelimit, local_port);
         call_enter_phase(c, HTTP_PHASE_TRANSFER);
         return CURL_PREREQFUNC_OK;
@@ -560,7 +609,7 @@ static void call_start(HttpCall *c) {
                 call_end(c, HTTP_E_MEMORY);
                 return;
         }
-        c->state = HTTP_CALL_IN_CURL;
+        set_state(c, HTTP_CALL_IN_CURL);
         c->started_usec = pool_now_usec(p);
         call_enter_phase(c, HTTP_PHASE_RESOLVING);
 }
@@ -571,7 +620,7 @@ static void call_assign_turn(HttpCall *c) {
         list_remove(&c->link);
         list_append(&p->running, &c->link);
         p->n_turns++;
-        c->state = HTTP_CALL_HAS_TURN;
+        set_state(c, HTTP_CALL_HAS_TURN);
         if (http_ratelimit_start(&c->ratelimit, c->request.head_bytes))
                 call_start(c);
 }

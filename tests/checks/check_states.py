@@ -22,7 +22,6 @@ OPEN = {
     "Bundle": "the small evidence leaves it",
     "Delivery": "the small evidence leaves it",
     "DirWatch": "",
-    "HttpCall": "",
     "Incident": "the small evidence leaves it",
     "Note": "its charges become objects",
     "ObjectCall": "",
