@@ -25,9 +25,6 @@ OPEN = {
     "Incident": "the small evidence leaves it",
     "Note": "its charges become objects",
     "ObjectCall": "",
-    "S3Call": "",
-    "S3Probe": "",
-    "S3Upload": "",
     "UnitProbe": "",
     "UnitWalk": "",
 }

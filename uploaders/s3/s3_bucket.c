@@ -61,6 +61,13 @@ static const ProbeOptions steps[] = {
 
 /* clang-format on */
 
+typedef enum ProbeObject { /* under the probe's key */
+                           PROBE_OBJECT_NONE,
+                           PROBE_OBJECT_WRITTEN, /* or perhaps: a write has not been answered */
+                           PROBE_OBJECT_EARLIER, /* left by a probe that was cut, perhaps with
+                                                    another content */
+} ProbeObject;
+
 struct S3Probe {
         S3Client *client;
         S3ProbeOptions options; /* strings are ours */
@@ -68,8 +75,7 @@ struct S3Probe {
         S3Call *call;
 
         size_t at; /* in steps[] */
-        bool has_object;
-        bool was_there; /* the object: a probe that was cut left it, perhaps with another content */
+        ProbeObject object;
         /* the store is away, there is no bucket, or we are refused altogether */
         bool is_cleaning_up;
         bool has_clock_sentence;
@@ -231,9 +237,13 @@ static void record_created(S3Probe *p, const S3Result *result) {
         S3Verdict v = result->answer->verdict;
 
         switch (steps[p->at].operation) {
-        case S3_PUT_OBJECT: /* without an answer it may be there */
-                if (v == S3_OK || v == S3_EXISTS || v == S3_RETRY || v == S3_UNREACHABLE)
-                        p->has_object = true;
+        case S3_PUT_OBJECT:
+                if (p->object != PROBE_OBJECT_NONE)
+                        break; /* the conditional write, which finds what the first one wrote */
+                if (v == S3_EXISTS)
+                        p->object = PROBE_OBJECT_EARLIER;
+                else if (v == S3_OK || v == S3_RETRY || v == S3_UNREACHABLE)
+                        p->object = PROBE_OBJECT_WRITTEN;
                 break;
         case S3_CREATE_UPLOAD:
                 if (v == S3_OK)
@@ -286,12 +296,13 @@ static const char *find_contradiction(const S3Probe *p, const S3Result *result) 
                 return NULL;
         switch (steps[p->at].operation) {
         case S3_GET_OBJECT:
-                if (p->at != STEP_GET_KEY && !p->was_there && !is_probe_body(result))
+                if (p->at != STEP_GET_KEY && p->object != PROBE_OBJECT_EARLIER &&
+                    !is_probe_body(result))
                         return "the server answers 200, but what is read is not what was written; "
                                "is `endpoint` that of an S3 server?";
                 break;
         case S3_HEAD_OBJECT:
-                if (!p->was_there && !is_probe_length(result))
+                if (p->object != PROBE_OBJECT_EARLIER && !is_probe_length(result))
                         return "the server answers 200, but its object has another size than what "
                                "was written; is `endpoint` that of an S3 server?";
                 break;
@@ -321,7 +332,6 @@ static void on_probe_response(const S3Result *result, void *userdata) {
 
         p->call = NULL;
         record_created(p, result);
-        p->was_there = p->was_there || (p->at == STEP_PUT && v == S3_EXISTS);
         if (result->status != 0 && !p->has_clock_sentence)
                 report_clock(p);
         if (p->at == STEP_PUT && v == S3_UNCONDITIONAL)
@@ -397,7 +407,8 @@ static bool is_needed(const S3Probe *p) {
                 return true; /* only the first two are reached */
         if (p->is_cleaning_up && !cleans_up)
                 return false;
-        return ask->needs == NEEDS_NOTHING || (ask->needs == NEEDS_OBJECT && p->has_object) ||
+        return ask->needs == NEEDS_NOTHING ||
+               (ask->needs == NEEDS_OBJECT && p->object != PROBE_OBJECT_NONE) ||
                (ask->needs == NEEDS_UPLOAD && p->upload_id[0]);
 }
 

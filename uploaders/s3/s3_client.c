@@ -53,6 +53,13 @@ typedef enum CallState {
         N_CALL_STATES
 } CallState;
 
+/* What may help a request that was refused. Each is tried once a call. */
+typedef enum CallRemedy {
+        REMEDY_CLOCK = 1U << 0,    /* to sign with the server's clock */
+        REMEDY_KEYS = 1U << 1,     /* other credentials */
+        REMEDY_CHECKSUM = 1U << 2, /* with x-amz-checksum-…, or without: other than the client */
+} CallRemedy;
+
 struct S3Call {
         S3Client *client;
         ListLink link;
@@ -60,7 +67,6 @@ struct S3Call {
         S3RequestOptions options; /* strings and pairs are ours */
         char payload_hex[SHA256_HEX_SIZE];
         char checksum[DIGEST_BASE64_SIZE(SHA256_SIZE)];
-        bool is_large;
 
         sd_event_source *timer;
         CredentialsWaiter *waiter;
@@ -78,12 +84,11 @@ struct S3Call {
         /* of all tries */
         unsigned n_tries, n_failures;
         unsigned n_redirects;
-        bool is_clock_corrected, are_keys_renewed;
-        bool has_checksum;         /* x-amz-checksum-…, as far as the operation may have it */
-        bool is_checksum_reversed; /* has_checksum differs from what the client has learned */
-        bool has_delivered_data;   /* on_data has received something */
-        bool needs_connection; /* open a new connection: the last one was dead, or answered with a
-                                  5xx */
+        unsigned remedies;       /* bits by CallRemedy, that were tried */
+        bool has_checksum;       /* x-amz-checksum-…, as far as the operation may have it */
+        bool has_delivered_data; /* on_data has received something */
+        bool needs_connection;   /* open a new connection: the last one was dead, or answered with a
+                                    5xx */
 
         /* That denies, while the credentials' source is asked whether it has others by now. */
         S3Response denied_answer; /* verdict S3_OK = none */
@@ -263,6 +268,13 @@ int s3_verdict_outcome(S3Verdict verdict) {
         return UPLOAD_E_REFUSED;
 }
 
+/* A body from here on needs one of the connections for large ones. */
+#define LARGE_BYTES (64 * KIB)
+
+static bool is_large(const S3Call *call) {
+        return call->options.on_data || call->options.body_bytes >= LARGE_BYTES;
+}
+
 /* A store may ask for more time than retry.maximum is; at least so much is granted. */
 #define RETRY_AFTER_MAX_USEC (10 * USEC_PER_SEC)
 /* ── bytes: what lib/http/http asks ── */
@@ -330,7 +342,7 @@ static void s3_call_adapt_rate(S3Call *call, const S3Response *answer, unsigned 
 
         if (is_throttling(answer, status))
                 aimd_slowed_down(&c->aimd, call->started_usec, now_usec(c));
-        else if (answer->verdict == S3_OK && call->is_large)
+        else if (answer->verdict == S3_OK && is_large(call))
                 aimd_succeeded(&c->aimd);
         if (answer->verdict == S3_RETRY && answer->retry_after_usec > 0)
                 aimd_hold(&c->aimd, now_usec(c), s3_call_retry_after_usec(call, answer));
@@ -647,12 +659,19 @@ static CallRetry follow_redirect(S3Call *call, const S3Response *answer) {
         return RETRY_NOW;
 }
 
+/* @return whether the remedy was not tried yet; from now on it was */
+static bool use_remedy(S3Call *call, CallRemedy remedy) {
+        bool is_new = !(call->remedies & remedy);
+
+        call->remedies |= remedy;
+        return is_new;
+}
+
 static CallRetry learn_clock(S3Call *call) {
         S3Client *c = call->client;
 
-        if (call->is_clock_corrected || call->signed_ahead_usec == c->clock_ahead_usec)
-                return RETRY_NONE; /* corrected before, or there was no Date */
-        call->is_clock_corrected = true;
+        if (call->signed_ahead_usec == c->clock_ahead_usec || !use_remedy(call, REMEDY_CLOCK))
+                return RETRY_NONE; /* there was no Date, or it was corrected before */
         c->sign_ahead_usec = c->clock_ahead_usec;
         return RETRY_NOW;
 }
@@ -661,9 +680,8 @@ static CallRetry learn_clock(S3Call *call) {
  * a wrong secret, a role that lost its permission. How often that is checked is the source's
  * business. */
 static CallRetry renew_keys(S3Call *call) {
-        if (call->are_keys_renewed)
+        if (!use_remedy(call, REMEDY_KEYS))
                 return RETRY_NONE;
-        call->are_keys_renewed = true;
         return credentials_report_refused(call->client->credentials, call->serial) ? RETRY_WITH_KEYS
                                                                                    : RETRY_NONE;
 }
@@ -671,9 +689,9 @@ static CallRetry renew_keys(S3Call *call) {
 /* Stores that do not know x-amz-checksum-… use codes of their own (B2: InvalidArgument, R2:
  * NotImplemented), so that only another attempt shows whether the header was the reason. */
 static CallRetry toggle_checksums(S3Call *call, const S3Response *answer) {
-        if (!may_have_checksum(call) || call->is_checksum_reversed || !answer->error.code[0])
+        if (!may_have_checksum(call) || !answer->error.code[0] ||
+            !use_remedy(call, REMEDY_CHECKSUM))
                 return RETRY_NONE;
-        call->is_checksum_reversed = true;
         call->has_checksum = !call->has_checksum;
         return RETRY_NOW;
 }
@@ -690,7 +708,7 @@ static void forget_unconditional(const S3Call *call, const S3Response *answer) {
 static void learn_from_success(const S3Call *call) {
         S3Client *c = call->client;
 
-        if (!call->is_checksum_reversed || c->has_checksums == call->has_checksum)
+        if (!(call->remedies & REMEDY_CHECKSUM) || c->has_checksums == call->has_checksum)
                 return;
         c->has_checksums = call->has_checksum;
         c->has_no_conditions = false; /* the 501 may have meant the checksum, not the condition */
@@ -735,13 +753,10 @@ static CallRetry decide_retry(S3Call *call, S3Response *answer) {
  *          │                  │   │        └ denied ───┘ │  has the source other keys?
  *          └ slow down ───────┘   └──────────────────────┘ */
 
-#define LARGE_BYTES                                                                                \
-        (64 * KIB) /* a body from here on needs one of the connections for large ones              \
-                    */
 /* States */
 
 static bool has_connection(const S3Call *call) {
-        return call->is_large && call->state != CALL_NEW && call->state != CALL_QUEUED &&
+        return is_large(call) && call->state != CALL_NEW && call->state != CALL_QUEUED &&
                call->state != CALL_ENDED;
 }
 
@@ -1011,7 +1026,7 @@ static int request_credentials(S3Call *call) {
 static bool lacks_connection(const S3Call *call) {
         unsigned n_large = call->client->n_large, max = call->client->aimd.limit;
 
-        if (!call->is_large)
+        if (!is_large(call))
                 return false;
         /* A store that has asked for less meanwhile: who pauses makes room first. */
         return has_connection(call) ? call->state == CALL_DELAYED && n_large > max : n_large >= max;
@@ -1031,7 +1046,7 @@ static int try_now(S3Call *call) {
                 finish_unsent(call, S3_UNCONDITIONAL, "this store has no conditional writes");
                 return 0;
         }
-        if (!call->is_checksum_reversed)
+        if (!(call->remedies & REMEDY_CHECKSUM))
                 call->has_checksum = may_have_checksum(call) && c->has_checksums;
         uint64_t wait = s3_call_wait_usec(call);
         if (wait > 0) {
@@ -1126,7 +1141,6 @@ int s3_call_new(S3Call **ret, S3Client *c, const S3RequestOptions *options) {
         if (!call)
                 return -ENOMEM;
         call->client = c;
-        call->is_large = options->on_data || options->body_bytes >= LARGE_BYTES;
         if (list_is_empty(&c->calls))
                 c->asked_usec = c->clock->boottime_usec(c->clock);
         list_append(&c->calls, &call->link);

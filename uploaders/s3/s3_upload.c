@@ -20,6 +20,7 @@ typedef enum UploadState {
         UPLOAD_CREATE,        /* a multipart upload */
         UPLOAD_LIST,          /* which parts of an earlier run are there? */
         UPLOAD_PARTS,         /* on their way, in parallel */
+        UPLOAD_PART_FAILED,   /* one was not accepted: the response says why */
         UPLOAD_HEAD_BEFORE,   /* HEAD before what makes the object visible */
         UPLOAD_COMPLETE,      /* a multipart upload */
         UPLOAD_HEAD_CONFLICT, /* HEAD after 412 or 409: who is in the way? */
@@ -31,6 +32,13 @@ typedef enum UploadState {
         UPLOAD_ENDED,
         N_UPLOAD_STATES
 } UploadState;
+
+typedef enum MultipartState {
+        MULTIPART_NONE, /* no id yet; to the end when a single PUT does */
+        MULTIPART_OPEN, /* upload_id is its id */
+        MULTIPART_GONE, /* completed, aborted, or the server does not know it */
+        N_MULTIPART_STATES
+} MultipartState;
 
 typedef enum ObjectState {                 /* under our key */
                            OBJECT_UNKNOWN, /* no answer that says it */
@@ -81,23 +89,26 @@ typedef struct UploadParts {
         unsigned n_jobs;
 } UploadParts;
 
+typedef struct ObjectWrite { /* the request that makes the object visible: PUT or Complete */
+        bool was_sent;
+        /* what is there was checked and is to be replaced: the write is without condition */
+        bool is_overwriting;
+        bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */
+        S3Verdict verdict;    /* of the last try that met a conflict */
+        unsigned n_rounds;    /* of looking who is in the way */
+} ObjectWrite;
+
 struct S3Upload {
         S3Client *client;
         /* key, content_type, plan_hex are ours; parts and upload_id are not kept here */
         S3UploadOptions options;
-        UploadState state;
+        UploadState state;           /* set_state() */
+        MultipartState multipart;    /* set_multipart() */
         sd_event_source *wake_event; /* one step in the next turn of the loop */
-        char *upload_id;             /* NULL = none yet */
-        bool upload_is_gone;         /* completed, aborted, or the server does not know it */
-        /* what is there was checked and is to be replaced: the write is without condition */
-        bool is_overwriting;
-        bool has_failed_part;
-        bool is_pausing;      /* no further part is asked for */
-        bool was_written;     /* the request that makes the object visible was sent */
-        bool may_have_strays; /* Create was perhaps carried out more often than answered */
-        S3Verdict written;    /* of the last try to write the object */
-        bool omits_checksums; /* in Complete: Swift takes a document with them for malformed */
-        unsigned n_rounds;    /* of looking who is in the way */
+        char *upload_id;             /* NULL: MULTIPART_NONE */
+        bool is_pausing;             /* no further part is asked for */
+        bool may_have_strays;        /* Create was perhaps carried out more often than answered */
+        ObjectWrite write;
         unsigned list_marker;
         int failure; /* -errno of a callback, of memory, or of a part that nobody asked for */
 
@@ -289,6 +300,7 @@ static const char *const state_names[N_UPLOAD_STATES] = {
         [UPLOAD_CREATE] = "create",
         [UPLOAD_LIST] = "list",
         [UPLOAD_PARTS] = "parts",
+        [UPLOAD_PART_FAILED] = "part-failed",
         [UPLOAD_HEAD_BEFORE] = "head-before",
         [UPLOAD_COMPLETE] = "complete",
         [UPLOAD_HEAD_CONFLICT] = "head-conflict",
@@ -308,7 +320,9 @@ static const unsigned moves[N_UPLOAD_STATES] = {
                 TO(UPLOAD_HEAD_BEFORE) | TO(UPLOAD_HEAD_CONFLICT) | TO(UPLOAD_HEAD_PROOF) | TO_END,
         [UPLOAD_CREATE] = TO(UPLOAD_PARTS) | TO_END,
         [UPLOAD_LIST] = TO(UPLOAD_LIST) | TO(UPLOAD_PARTS) | TO(UPLOAD_HEAD_LOST) | TO_END,
-        [UPLOAD_PARTS] = TO(UPLOAD_HEAD_BEFORE) | TO(UPLOAD_COMPLETE) | TO_END,
+        [UPLOAD_PARTS] =
+                TO(UPLOAD_PART_FAILED) | TO(UPLOAD_HEAD_BEFORE) | TO(UPLOAD_COMPLETE) | TO_END,
+        [UPLOAD_PART_FAILED] = TO_END,
         [UPLOAD_HEAD_BEFORE] =
                 TO(UPLOAD_PUT) | TO(UPLOAD_COMPLETE) | TO(UPLOAD_HEAD_GUARD) | TO_END,
         [UPLOAD_COMPLETE] = TO(UPLOAD_COMPLETE) | TO(UPLOAD_HEAD_BEFORE) |
@@ -328,6 +342,22 @@ static const StateTable upload_table = {
         .moves = moves,
         .n_states = N_UPLOAD_STATES,
 };
+
+static const StateTable multipart_table = {
+        .machine = "multipart upload",
+        .names = (const char *const[]){ "none", "open", "gone" },
+        .moves =
+                (const unsigned[N_MULTIPART_STATES]){
+                        [MULTIPART_NONE] = TO(MULTIPART_OPEN),
+                        [MULTIPART_OPEN] = TO(MULTIPART_GONE),
+                },
+        .n_states = N_MULTIPART_STATES,
+};
+
+static void set_multipart(S3Upload *u, MultipartState state) {
+        if (transition_check(&multipart_table, u->multipart, state, NULL) == 0)
+                u->multipart = state;
+}
 
 /* @return false: illegal, nothing has changed */
 static bool set_state(S3Upload *u, UploadState state) {
@@ -355,9 +385,9 @@ static void upload_finish(S3Upload *u, int outcome) {
                 .proof = u->proof,
                 .bytes = upload_parts_bytes(&u->parts),
                 .etag = u->etag,
-                .may_have_orphans =
-                        u->may_have_strays || (u->state == UPLOAD_ABORT && !u->upload_is_gone),
-                .may_be_visible = u->was_written,
+                .may_have_orphans = u->may_have_strays ||
+                                    (u->state == UPLOAD_ABORT && u->multipart == MULTIPART_OPEN),
+                .may_be_visible = u->write.was_sent,
         };
 
         upload_parts_cancel_jobs(&u->parts);
@@ -369,7 +399,7 @@ static void upload_finish(S3Upload *u, int outcome) {
 
 /* Whether nobody will continue the upload, so that it is not left to be paid for. */
 static bool is_orphaned(const S3Upload *u, int outcome) {
-        if (!u->upload_id || u->upload_is_gone)
+        if (u->multipart != MULTIPART_OPEN)
                 return false;
         return outcome == UPLOAD_E_SAME || outcome == UPLOAD_E_EXISTS ||
                outcome == UPLOAD_E_STALE || outcome == UPLOAD_E_REFUSED;
@@ -416,7 +446,7 @@ static void upload_end_with_response(S3Upload *u, int outcome) {
 /* Beginning a request */
 
 static bool is_conditional_write(const S3Upload *u) {
-        return !u->is_overwriting && s3_client_has_conditions(u->client);
+        return !u->write.is_overwriting && s3_client_has_conditions(u->client);
 }
 
 static void enter_state(S3Upload *u, UploadState state) {
@@ -426,7 +456,7 @@ static void enter_state(S3Upload *u, UploadState state) {
                 return upload_finish(u, -EPROTO);
         switch (state) {
         case UPLOAD_PUT:
-                u->was_written = true;
+                u->write.was_sent = true;
                 r = request_put(u, is_conditional_write(u));
                 break;
         case UPLOAD_CREATE:
@@ -445,7 +475,7 @@ static void enter_state(S3Upload *u, UploadState state) {
                 r = request_head(u, u->options.guard_key);
                 break;
         case UPLOAD_COMPLETE:
-                u->was_written = true;
+                u->write.was_sent = true;
                 r = request_complete(u, is_conditional_write(u));
                 break;
         case UPLOAD_ABORT:
@@ -540,6 +570,8 @@ static void record_upload_id(S3Upload *u, const S3Result *result) {
         if (u->response.verdict == S3_OK &&
             s3_xml_upload_id(result->body, result->body_bytes, id) == 0)
                 u->upload_id = strdup(id);
+        if (u->upload_id)
+                set_multipart(u, MULTIPART_OPEN);
         u->may_have_strays = result->n_tries > 1 || (u->response.verdict == S3_OK && !u->upload_id);
 }
 
@@ -674,7 +706,7 @@ static int request_complete(S3Upload *u, bool is_conditional) {
         const AwsNameValue header = { "content-type", "application/xml" };
 
         free(u->body);
-        u->body = upload_parts_complete_body(&u->parts, !u->omits_checksums &&
+        u->body = upload_parts_complete_body(&u->parts, !u->write.omits_checksums &&
                                                                 s3_client_has_checksums(u->client));
         if (!u->body)
                 return -ENOMEM;
@@ -701,9 +733,7 @@ static int request_abort(S3Upload *u) {
 static void record_failed_part(S3Upload *u, const S3Result *result) {
         UploadResponse *h = &u->response;
 
-        if (u->has_failed_part)
-                return; /* the first one counts */
-        u->has_failed_part = true;
+        (void)set_state(u, UPLOAD_PART_FAILED); /* from PARTS: there is a way */
         record_answer(h, result->answer, result->status);
         if (h->verdict == S3_OK) /* without an ETag Complete cannot name it */
                 record_malformed(h, "the answer to UploadPart has no ETag");
@@ -788,9 +818,9 @@ static HeadDecision decide_without_head(const S3Upload *u) {
                 return HEAD_WRITE;
         if (may_replace(u))
                 return HEAD_OVERWRITE;
-        if (u->state == UPLOAD_HEAD_CONFLICT && u->written == S3_EXISTS)
+        if (u->state == UPLOAD_HEAD_CONFLICT && u->write.verdict == S3_EXISTS)
                 return HEAD_HIDDEN;
-        if (u->state == UPLOAD_HEAD_CONFLICT && u->written == S3_CONFLICT && is_safe)
+        if (u->state == UPLOAD_HEAD_CONFLICT && u->write.verdict == S3_CONFLICT && is_safe)
                 return HEAD_WRITE;
         return HEAD_DENIED;
 }
@@ -824,7 +854,7 @@ static void write_object(S3Upload *u) {
 }
 
 static void overwrite_object(S3Upload *u) {
-        u->is_overwriting = true;
+        u->write.is_overwriting = true;
         write_object(u);
 }
 
@@ -837,7 +867,7 @@ static void after_head(S3Upload *u) {
                         overwrite_object(u);
                 break;
         case HEAD_WRITE:
-                u->is_overwriting =
+                u->write.is_overwriting =
                         u->options.is_overwrite; /* what was there before is not any more */
                 write_object(u);
                 break;
@@ -865,7 +895,7 @@ static void after_head(S3Upload *u) {
         case HEAD_STALE:
                 upload_end_with_text(
                         u, UPLOAD_E_STALE,
-                        u->upload_is_gone
+                        u->multipart == MULTIPART_GONE
                                 ? "the upload is not on the server any more: starting over"
                                 : "another writer was in the way of its end: starting over");
                 break;
@@ -899,8 +929,8 @@ static void after_head_guard(S3Upload *u) {
 }
 
 static void check_conflict(S3Upload *u) {
-        u->written = u->response.verdict;
-        if (++u->n_rounds > CONFLICT_ROUNDS_MAX)
+        u->write.verdict = u->response.verdict;
+        if (++u->write.n_rounds > CONFLICT_ROUNDS_MAX)
                 upload_end_with_response(u, UPLOAD_E_UNREACHABLE);
         else
                 enter_state(u, UPLOAD_HEAD_CONFLICT);
@@ -942,9 +972,11 @@ static void after_head_proof(S3Upload *u) {
  *   FIRST ─ ends with part 1 ─────────────────────────────→ PUT ──────→ PROOF
  *     └───→ CREATE ───→ PARTS → BEFORE → COMPLETE ────────────────────→ PROOF
  *   resumed:  LIST ───────┘              │ 412 → CONFLICT → again, or the end
- *                                        └ gone, 409 → LOST → the end, after ABORT if an upload is
- * left The states after PARTS but ABORT are UPLOAD_HEAD_*; BEFORE and CONFLICT lead to GUARD before
- *   what they found is replaced. */
+ *                                        └ gone, 409 → LOST → the end
+ *
+ * PROOF, BEFORE, CONFLICT and LOST are UPLOAD_HEAD_*; BEFORE and CONFLICT lead to GUARD before what
+ * they found is replaced. A part that is not accepted leads from PARTS to PART_FAILED, and to the
+ * end. Before the end is ABORT if the upload is open and nobody will continue it. */
 
 /* The single PUT */
 
@@ -1023,7 +1055,7 @@ static void after_list(S3Upload *u) {
                         u, UPLOAD_E_STALE,
                         "the parts on the server are not those that were sent: starting over");
         case S3_NO_UPLOAD:
-                u->upload_is_gone = true;
+                set_multipart(u, MULTIPART_GONE);
                 if (upload_parts_are_all_there(&u->parts))
                         enter_state(
                                 u,
@@ -1067,13 +1099,16 @@ static int send_parts(S3Upload *u) {
         return r;
 }
 
+static void after_failed_part(S3Upload *u) {
+        if (u->response.verdict == S3_NO_UPLOAD)
+                set_multipart(u, MULTIPART_GONE);
+        upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
+}
+
 static void step_parts(S3Upload *u) {
-        if (u->has_failed_part) {
-                u->upload_is_gone = u->response.verdict == S3_NO_UPLOAD;
-                return upload_end_with_response(u, s3_verdict_outcome(u->response.verdict));
-        }
         if (upload_parts_are_all_there(&u->parts))
-                return enter_state(u, u->is_overwriting ? UPLOAD_COMPLETE : UPLOAD_HEAD_BEFORE);
+                return enter_state(u,
+                                   u->write.is_overwriting ? UPLOAD_COMPLETE : UPLOAD_HEAD_BEFORE);
         int r = send_parts(u);
         if (r < 0)
                 upload_finish(u, r);
@@ -1085,7 +1120,7 @@ static void step_first(S3Upload *u) {
         if (u->parts.n_jobs == 0)
                 return request_next_part(u);
         if (u->parts.last == 1)
-                return enter_state(u, u->is_overwriting || s3_client_has_conditions(u->client)
+                return enter_state(u, u->write.is_overwriting || s3_client_has_conditions(u->client)
                                               ? UPLOAD_PUT
                                               : UPLOAD_HEAD_BEFORE);
         int r = u->options.on_begin(u, u->options.userdata);
@@ -1098,12 +1133,12 @@ static void step_first(S3Upload *u) {
 static void after_complete(S3Upload *u) {
         switch (u->response.verdict) {
         case S3_OK:
-                u->upload_is_gone = true;
+                set_multipart(u, MULTIPART_GONE);
                 (void)snprintf(u->etag, sizeof u->etag, "%s", u->response.etag);
                 return enter_state(u, u->etag[0] ? UPLOAD_HEAD_PROOF : UPLOAD_HEAD_LOST);
         /* an earlier try was carried out, and its answer lost; or somebody aborted it */
         case S3_NO_UPLOAD:
-                u->upload_is_gone = true;
+                set_multipart(u, MULTIPART_GONE);
                 return enter_state(u, UPLOAD_HEAD_LOST);
         case S3_UNCONDITIONAL:
                 return enter_state(
@@ -1111,9 +1146,9 @@ static void after_complete(S3Upload *u) {
         case S3_EXISTS:
                 return check_conflict(u);
         case S3_REFUSED:
-                if (!u->response.is_malformed || u->omits_checksums)
+                if (!u->response.is_malformed || u->write.omits_checksums)
                         break;
-                u->omits_checksums = true;
+                u->write.omits_checksums = true;
                 return enter_state(u, UPLOAD_COMPLETE);
         /* S3 wants the upload to be begun again; unless it is ours: an earlier try whose answer was
          * lost */
@@ -1126,7 +1161,8 @@ static void after_complete(S3Upload *u) {
 }
 
 static void after_abort(S3Upload *u) {
-        u->upload_is_gone = u->response.verdict == S3_OK || u->response.verdict == S3_NO_UPLOAD;
+        if (u->response.verdict == S3_OK || u->response.verdict == S3_NO_UPLOAD)
+                set_multipart(u, MULTIPART_GONE);
         upload_finish(u, u->outcome);
 }
 
@@ -1153,6 +1189,9 @@ static void upload_step(S3Upload *u) {
                 break;
         case UPLOAD_PARTS:
                 step_parts(u);
+                break;
+        case UPLOAD_PART_FAILED:
+                after_failed_part(u);
                 break;
         case UPLOAD_HEAD_BEFORE:
         case UPLOAD_HEAD_CONFLICT:
@@ -1199,11 +1238,13 @@ static int copy_request(S3Upload *u, const S3UploadOptions *options) {
         u->options.content_type = strdup(options->content_type ? options->content_type : "");
         u->options.plan_hex = strdup(options->plan_hex);
         u->options.guard_key = options->guard_key ? strdup(options->guard_key) : NULL;
-        u->is_overwriting = options->is_overwrite;
+        u->write.is_overwriting = options->is_overwrite;
         u->upload_id = options->upload_id ? strdup(options->upload_id) : NULL;
         if (!u->options.key || !u->options.content_type || !u->options.plan_hex ||
             (options->guard_key && !u->options.guard_key) || (options->upload_id && !u->upload_id))
                 return -ENOMEM;
+        if (u->upload_id)
+                set_multipart(u, MULTIPART_OPEN);
         return upload_parts_init(&u->parts, options);
 }
 
