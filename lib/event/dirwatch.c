@@ -191,6 +191,13 @@ static const char *watch_tree_path(const WatchNode *n, const char *name, char *b
 #define DIRWATCH_EVENT_BYTES (4 * 1024) /* some hundred events */
 #define DIRWATCH_DENTS_BYTES (32 * 1024)
 
+typedef struct WatchListing { /* of the directory that is being listed */
+        WatchNode *node;      /* NULL = none */
+        int fd;
+        bool reports_entries, is_rescan, is_first;
+        ssize_t at, n;
+} WatchListing;
+
 struct DirWatch {
         sd_event_source *io, *slice;
         int fd;
@@ -211,12 +218,7 @@ struct DirWatch {
         size_t n_rescan;        /* directories of the current walk that are still to be examined */
         const char *rescan_why; /* what to report when the rescan is done; NULL = none */
 
-        struct {
-                WatchNode *node; /* NULL = none */
-                int fd;
-                bool reports_entries, is_rescan, is_first;
-                ssize_t at, n;
-        } listing;
+        WatchListing listing;
         uint32_t stamp;
 
         size_t n_overflows, n_left_out; /* n_left_out: directories, by the bound */

@@ -21,7 +21,6 @@ FILLED_ONCE = {
 OPEN = {
     "Bundle": "the small evidence leaves it",
     "Delivery": "the small evidence leaves it",
-    "DirWatch": "",
     "Incident": "the small evidence leaves it",
     "Note": "its charges become objects",
     "ObjectCall": "",
