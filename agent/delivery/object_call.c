@@ -10,6 +10,26 @@
 #include <string.h>
 
 #include "lib/base/array.h"
+#include "lib/base/transition.h"
+
+#define TO(state) (1U << (state))
+static const StateTable state_table = {
+        .machine = "call about an object",
+        .names = (const char *const[]){ "on-loop", "awaits-probe", "working", "abandoned" },
+        .moves =
+                (const unsigned[N_OBJECT_CALL_STATES]){
+                        [OBJECT_CALL_ON_LOOP] =
+                                TO(OBJECT_CALL_AWAITS_PROBE) | TO(OBJECT_CALL_WORKING),
+                        [OBJECT_CALL_AWAITS_PROBE] = TO(OBJECT_CALL_ON_LOOP),
+                        [OBJECT_CALL_WORKING] = TO(OBJECT_CALL_ON_LOOP) | TO(OBJECT_CALL_ABANDONED),
+                },
+        .n_states = N_OBJECT_CALL_STATES,
+};
+
+void object_call_set_state(ObjectCall *c, ObjectCallState state) {
+        if (transition_check(&state_table, c->state, state, NULL) == 0)
+                c->state = state;
+}
 
 void object_entries_done(ObjectEntries *l) {
         for (size_t i = 0; i < l->n; i++)
@@ -86,10 +106,11 @@ ObjectCall *object_call_cancel(ObjectCall *c) {
                 return NULL;
         s3_call_cancel(c->s3);
         c->timer = sd_event_source_disable_unref(c->timer);
-        if (!c->is_working) {
+        if (c->state != OBJECT_CALL_WORKING) {
                 object_call_free(c);
                 return NULL;
         }
+        object_call_set_state(c, OBJECT_CALL_ABANDONED);
         atomic_store(&c->is_cancelled, true);
         list_remove(&c->link);
         list_append(&c->objects->abandoned, &c->link);

@@ -22,9 +22,18 @@ typedef struct ObjectEntries {
 
 typedef struct Objects Objects;
 
+typedef enum ObjectCallState {
+        OBJECT_CALL_ON_LOOP,      /* a request is out, or the timer is armed */
+        OBJECT_CALL_AWAITS_PROBE, /* of conditional writes, in a bucket */
+        OBJECT_CALL_WORKING,      /* on a volume: in the thread, or queued for it */
+        OBJECT_CALL_ABANDONED,    /* so too, but cancelled: freed when the thread is back */
+        N_OBJECT_CALL_STATES
+} ObjectCallState;
+
 struct ObjectCall {
         ListLink link; /* Objects.calls or .abandoned */
         Objects *objects;
+        ObjectCallState state; /* object_call_set_state() */
         ObjectRequest request; /* the name is a copy; on a volume the data, too */
         ObjectResult result;
         char *error;            /* of what the thread has done, or of what ends a loop turn later */
@@ -34,16 +43,14 @@ struct ObjectCall {
 
         /* in a bucket */
         S3Call *s3;
-        char *key;         /* or what all keys of a listing begin with */
-        bool awaits_probe; /* of conditional writes */
-        bool is_written;   /* a CREATE has succeeded by what the store says; the object is read back
-                            */
-        char *token;       /* of the next page */
+        char *key;       /* or what all keys of a listing begin with */
+        bool is_written; /* a CREATE has succeeded by what the store says; the object is read back
+                          */
+        char *token;     /* of the next page */
         unsigned n_pages;
 
-        /* on a volume; but for the first two, with entries and error, the thread's until it ends */
-        bool is_working; /* queued, too: it stays until then, though it is cancelled */
-        atomic_bool is_cancelled;
+        /* on a volume; but for the first, with entries and error, the thread's until it ends */
+        atomic_bool is_cancelled; /* the thread need not start */
         WorkJob work;
         int outcome; /* of volume_object_write() and the like */
         VolumeWritten written;
@@ -90,6 +97,7 @@ void object_entries_done(ObjectEntries *l);
 /** @return 0, -E2BIG, -ENOMEM */
 int object_entries_add(ObjectEntries *l, const ObjectEntry *e);
 
+void object_call_set_state(ObjectCall *c, ObjectCallState state);
 /** Calls on_done, and frees the call. @param error  borrowed; NULL where the outcome has none, or
  * for lack of memory */
 void object_call_finish(ObjectCall *c, ObjectOutcome outcome, const char *error);

@@ -243,10 +243,10 @@ static void finish_probe(Objects *o, ObjectOutcome outcome, const char *error) {
                 found = false;
                 LIST_FOREACH (link, &o->calls) {
                         ObjectCall *c = CONTAINER_OF(link, ObjectCall, link);
-                        if (!c->awaits_probe)
+                        if (c->state != OBJECT_CALL_AWAITS_PROBE)
                                 continue;
                         found = true;
-                        c->awaits_probe = false;
+                        object_call_set_state(c, OBJECT_CALL_ON_LOOP);
                         if (outcome == OBJECT_OK)
                                 send_next(c, send_put);
                         else
@@ -304,7 +304,7 @@ static int s3_create(ObjectCall *c) {
                 return send_put(c);
         if (o->conditions == CONDITIONS_IGNORED)
                 return object_call_finish_later(c, OBJECT_UNABLE, IGNORES_TEXT);
-        c->awaits_probe = true;
+        object_call_set_state(c, OBJECT_CALL_AWAITS_PROBE);
         if (o->conditions != CONDITIONS_UNKNOWN)
                 return 0;
         int r = send_probe(o, S3_PUT_OBJECT);

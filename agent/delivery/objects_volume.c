@@ -96,8 +96,8 @@ static void finish_volume(ObjectCall *c) {
 
 static void on_worked(WorkJob *work) {
         ObjectCall *c = CONTAINER_OF(work, ObjectCall, work);
-        c->is_working = false;
-        if (!atomic_load(&c->is_cancelled)) {
+        if (c->state == OBJECT_CALL_WORKING) {
+                object_call_set_state(c, OBJECT_CALL_ON_LOOP);
                 finish_volume(c);
                 return;
         }
@@ -126,6 +126,7 @@ int objects_volume_start(ObjectCall *c) {
                 return r;
         c->work = (WorkJob){ .run = run_on_volume, .done = on_worked };
         r = worker_pool_submit(o->pool, &c->work);
-        c->is_working = r == 0;
+        if (r == 0)
+                object_call_set_state(c, OBJECT_CALL_WORKING);
         return r;
 }

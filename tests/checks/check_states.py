@@ -23,7 +23,6 @@ OPEN = {
     "Delivery": "the small evidence leaves it",
     "Incident": "the small evidence leaves it",
     "Note": "its charges become objects",
-    "ObjectCall": "",
     "UnitProbe": "",
     "UnitWalk": "",
 }
