@@ -113,14 +113,14 @@ static int recheck_run(IntakeProbe *probe) {
                                  (size_t)probe->spec->scan.max_files);
         if (r < 0)
                 return r;
-        w->hold = w->links_held = true;
+        w->hold = UNIT_WALK_LINKS;
         if (!is_core_at_source(probe))
                 r = unit_walk_links(w, l->bundle_id);
         w->session = link_session_free(w->session);
         held_files_done(&w->held); /* where links are refused, the old links hold the files */
         if (r < 0 && r != -ENOENT)
                 return r;
-        if (!w->links_held)
+        if (w->hold == UNIT_WALK_DESCRIPTORS)
                 return LINK_RECHECK_E_NOT_HELD;
         bool are_supplements = w->unit.n_files > 0 && strcmp(l->bundle_id, l->supplement_id) == 0;
         return l->releases_links && !are_supplements

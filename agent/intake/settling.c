@@ -76,9 +76,10 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
 
 /* Records how the members are held. */
 static void apply_hold(IntakeSource *s, Bundle *b, UnitWalk *w) {
-        if (w->links_held != b->rec.links_held && w->unit.n_files > 0)
-                b->rec.links_held = w->links_held;
-        if (w->unit.n_files > 0 && !w->links_held)
+        const bool is_linked = w->hold == UNIT_WALK_LINKS;
+        if (w->unit.n_files > 0)
+                b->rec.links_held = is_linked;
+        if (w->unit.n_files > 0 && !is_linked)
                 hold_by_descriptors(s->context, b, &w->held);
         source_report_hold_error(s, w->hold_error);
 }
@@ -199,7 +200,7 @@ static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, IntakeFacts *
 /* @param seen  whether the unit, or our links of it, have members */
 static void apply_probe(IntakeSource *s, Bundle *b, UnitProbe *p, bool seen) {
         const ScanUnit *u = &p->walk.unit;
-        const bool is_gone = !seen || p->from_links;
+        const bool is_gone = !seen || p->place != UNIT_AT_ITS_PLACE;
         const uint64_t now = source_boot_usec(s);
         bool changed = seen && u->digest != b->rec.digest;
         b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
@@ -208,7 +209,7 @@ static void apply_probe(IntakeSource *s, Bundle *b, UnitProbe *p, bool seen) {
                 apply_facts(s, b, p);
         else if (seen) /* our links may have grown */
                 b->rec.digest = u->digest;
-        IntakeFacts facts = facts_of(s, b, p, is_gone && !p->lives_on);
+        IntakeFacts facts = facts_of(s, b, p, is_gone && p->place != UNIT_IN_LINKS_AND_ELSEWHERE);
         if (seen)
                 apply_members(b, &p->walk);
         hook_hints_remove_seen(s, b->rec.path, &p->walk.promised);
@@ -237,14 +238,14 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
                 return;
         }
         bool seen = probe->result == 0 && u->n_files > 0;
-        bool is_gone = !seen || p->from_links;
-        if (is_gone && p->moved) { /* under its new name it is another bundle */
+        bool is_gone = !seen || p->place != UNIT_AT_ITS_PLACE;
+        if (p->place == UNIT_RENAMED) { /* under its new name it is another bundle */
                 (void)bundle_set_state(s->context->bundles, b, BUNDLE_VANISHED,
                                        "it was renamed at the source and is shipped under its new "
                                        "name"); /* a refused transition is logged there */
                 return;
         }
-        if (seen && p->from_links && !b->rec.links_held)
+        if (seen && p->place != UNIT_AT_ITS_PLACE && !b->rec.links_held)
                 record_links(b, u);
         if (is_gone && losses_any(u) && !b->rec.links_held)
                 give_up_unreadable(s, b, u);
@@ -265,7 +266,7 @@ static UnitProbe *new_probe(const Bundle *b) {
         if (hook_hints_add_promises(s, b->rec.path, &w->promised) < 0)
                 return NULL;
         p->uid = b->rec.uid;
-        w->hold = true;
+        w->hold = UNIT_WALK_LINKS;
         bool can_names_repeat = s->spec->scan.kind == SOURCE_DIRECTORY ||
                                 s->spec->scan.kind == SOURCE_NEURON_PROFILE;
         if (b->rec.links_held && can_names_repeat) {

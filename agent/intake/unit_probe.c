@@ -65,7 +65,8 @@ static bool was_moved(UnitProbe *p) {
 static int walk_and_hold(UnitWalk *w) {
         int r = unit_walk_members(w);
         /* A link was refused after others had been made: then descriptors hold all members. */
-        return r == 0 && w->hold && !w->links_held && w->n_linked > 0 ? unit_walk_members(w) : r;
+        return r == 0 && w->hold == UNIT_WALK_DESCRIPTORS && w->n_linked > 0 ? unit_walk_members(w)
+                                                                             : r;
 }
 
 /* When an NFS export is withdrawn, a client lists the unit from its cache, but the members cannot
@@ -82,29 +83,33 @@ static int check_unreadable(UnitProbe *p) {
         return r;
 }
 
+/* Walks our links, since the unit is gone. A process that has a member open may still write. */
+static int walk_links(UnitProbe *p) {
+        UnitWalk *w = &p->walk;
+        w->hold = UNIT_WALK_COUNTS;
+        p->place = p->links_only && link_session_lives_on(w->session) ? UNIT_IN_LINKS_AND_ELSEWHERE
+                                                                      : UNIT_IN_LINKS;
+        return unit_walk_links(w, p->bundle_id);
+}
+
 static int walk_unit(UnitProbe *p) {
         UnitWalk *w = &p->walk;
-        w->links_held = w->hold;
+        const bool holds = w->hold != UNIT_WALK_COUNTS;
         w->unit = (ScanUnit){ .pid = -1 };
         int r = p->links_only ? -ENOENT : walk_and_hold(w);
         if (r == 0 && p->waits_for_share)
                 r = check_unreadable(p);
         if (r == 0 && w->unit.n_files == 0 && w->n_shipped_there == 0)
                 r = -ENOENT;
-        if (w->links_held || w->unit.n_files == 0)
+        if (w->hold == UNIT_WALK_LINKS || w->unit.n_files == 0)
                 held_files_done(&w->held);
         if (r == 0)
                 check_process(p);
-        if (r == -ENOENT && w->hold)
-                p->moved = was_moved(p);
-        /* It is gone, but our links hold it, and a process that has a member open may still write.
-         */
-        if (r == -ENOENT && w->hold && !p->moved) {
-                w->hold = false;
-                p->from_links = true;
-                p->lives_on = p->links_only && link_session_lives_on(w->session);
-                r = unit_walk_links(w, p->bundle_id);
-        }
+        if (r != -ENOENT || !holds)
+                return r;
+        if (!was_moved(p))
+                return walk_links(p);
+        p->place = UNIT_RENAMED;
         return r;
 }
 

@@ -6,22 +6,26 @@
 
 enum { UNIT_PROBE_E_AWAY = 1 };
 
+typedef enum UnitPlace {
+        UNIT_AT_ITS_PLACE,           /* with -ENOENT: it is gone, and was not to be held */
+        UNIT_IN_LINKS,               /* gone from its place: the facts are those of our links */
+        UNIT_IN_LINKS_AND_ELSEWHERE, /* with links_only: and each of their files has another name */
+        UNIT_RENAMED, /* with -ENOENT: all its linked files are in other units of this source */
+} UnitPlace;
+
 typedef struct UnitProbe {
         /* result: 0; UNIT_PROBE_E_AWAY: with waits_for_share, members cannot be read, nor can this
          * agent's mark be renewed; -ENOENT: the unit is gone, and no link holds a member of it;
          * -errno */
         IntakeProbe probe;
-        UnitWalk walk; /* with `hold`, members are held for the bundle; else they are compared
-                          with its links only */
+        UnitWalk walk; /* UNIT_WALK_COUNTS: members are only compared with the bundle's links */
         char bundle_id[BUNDLE_ID_SIZE];
         uid_t uid;            /* of the unit, as its links remember it */
         bool links_only;      /* whatever is at the unit's place now is ignored */
         bool waits_for_share; /* members that cannot be read while it is away are not left out */
         uint64_t seen_digest; /* not read here: of the unit, when its change was found */
 
-        bool lives_on;   /* with links_only: each of the links' files has another name, too */
-        bool from_links; /* the unit is gone from its place: the facts are those of our links */
-        bool moved; /* with -ENOENT: all its linked files are in other units of this source now */
+        UnitPlace place; /* where it was found */
         bool process_seen;
         uint64_t process_start;
 } UnitProbe;

@@ -46,7 +46,7 @@ static int hold_descriptor(UnitWalk *w, const ScanMember *m, int unit_fd) {
 }
 
 static int hold_member(UnitWalk *w, const ScanMember *m, int unit_fd) {
-        if (w->links_held) {
+        if (w->hold == UNIT_WALK_LINKS) {
                 int r = link_session_add(w->session,
                                          &(LinkMember){ m->path, unit_fd, m->path, &m->st },
                                          &w->hold_error);
@@ -57,7 +57,7 @@ static int hold_member(UnitWalk *w, const ScanMember *m, int unit_fd) {
                 if (r < 0 && !w->hold_error)
                         (void)asprintf(&w->hold_error, "cannot link '%s': %s", m->path,
                                        strerror(-r)); /* without memory there is no text */
-                w->links_held = false;
+                w->hold = UNIT_WALK_DESCRIPTORS;
         }
         int r = hold_descriptor(w, m, unit_fd);
         if (r < 0)
@@ -116,9 +116,9 @@ static int on_member(const ScanMember *m, int unit_fd, void *userdata) {
         int r = w->check_writers ? check_member(w, m, unit_fd) : 0;
         if (r < 0)
                 return r;
-        if (has_link && w->links_held)
+        if (has_link && w->hold == UNIT_WALK_LINKS)
                 w->n_linked++;
-        else if (w->hold)
+        else if (w->hold != UNIT_WALK_COUNTS)
                 return hold_member(w, m, unit_fd);
         return 0;
 }

@@ -10,6 +10,12 @@
 
 #define UNIT_WALK_HELD_FILES_MAX 64
 
+typedef enum UnitWalkHold {
+        UNIT_WALK_COUNTS,      /* members are not held */
+        UNIT_WALK_LINKS,       /* by links of ours; those that have one already are held */
+        UNIT_WALK_DESCRIPTORS, /* a link was refused: by descriptors, the first few */
+} UnitWalkHold;
+
 typedef struct UnitWalk {
         /* ---- in ---- */
         const SourceSpec *spec; /* borrowed */
@@ -20,7 +26,7 @@ typedef struct UnitWalk {
         PromisedFiles promised;
         LinkSession *session; /* of the bundle that members are linked for; borrowed */
         bool check_writers;   /* leases and headers too */
-        bool hold; /* members that have no link of ours, by links or else by descriptors */
+        UnitWalkHold hold;    /* COUNTS or LINKS; out: how they are held, each of them if LINKS */
         /* A directory with another inode or another birth in the unit's place is another unit; 0:
          * not compared. */
         uint64_t unit_ino, unit_born_usec;
@@ -31,7 +37,6 @@ typedef struct UnitWalk {
         NamedPids pids;           /* in the members' names */
         uint64_t n_shipped_there; /* members that have been shipped before */
         uint64_t n_linked;        /* members that have a link of ours */
-        bool links_held;          /* all members have; in: links may be made */
         HeldFiles held;           /* where links were refused */
         char *hold_error;         /* why links could not be made, and the remedy; owned */
         IntakeWriters writers;

@@ -23,8 +23,6 @@ OPEN = {
     "Delivery": "the small evidence leaves it",
     "Incident": "the small evidence leaves it",
     "Note": "its charges become objects",
-    "UnitProbe": "",
-    "UnitWalk": "",
 }
 
 STRUCT = re.compile(r"\bstruct(?:\s+(\w+))?\s*\{")
