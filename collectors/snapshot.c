@@ -67,7 +67,7 @@ struct SnapshotRun {
         SnapshotSection sections[SECTIONS_MAX];
         size_t n_sections;
         uint64_t begun_usec;
-        bool is_public_written;
+        bool is_public_written, has_differences;
         int error; /* why the snapshot ends early */
 };
 
@@ -182,7 +182,7 @@ static int write_document(const SnapshotRun *s, const char *name, bool public_on
                        .n_processes = public_only ? 0 : s->request->collect.n_processes,
                        .sections = sections,
                        .n_sections = n,
-                       .differences = is_after ? DIFFERENCES_FILE : NULL };
+                       .differences = s->has_differences ? DIFFERENCES_FILE : NULL };
         return document_write(&d, s->dir_fd, name);
 }
 
@@ -242,12 +242,12 @@ static const char *document_name(const ProbeRequest *o) {
                                         : SNAPSHOT_FILE;
 }
 
+/* Writes the document. A second snapshot whose values cannot be compared with the first one's is
+ * written all the same, without `differences`. */
 static int finish(SnapshotRun *s) {
         ProbeMode mode = s->request->mode;
-        const char *name = document_name(s->request);
-        int r = mode == PROBE_AFTER ? write_differences(s) : 0;
-        if (r == 0)
-                r = write_document(s, name, false);
+        s->has_differences = mode == PROBE_AFTER && write_differences(s) == 0;
+        int r = write_document(s, document_name(s->request), false);
         if (r == 0)
                 remove_records(s, mode != PROBE_AFTER && !s->request->document);
         return r;

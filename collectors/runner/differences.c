@@ -1,7 +1,8 @@
-/* What has changed between two snapshots: the values of one collector's records, before and after.
+/* Compares two snapshots: the values of one collector's records, before and after.
  *
  * Both files are read into memory as pairs of path and value, sorted by path, and merged. Only
- * records with `values` count (docs/BUNDLE.md); a number that is written as text counts as one. */
+ * records with `values` count (docs/BUNDLE.md); a number that is written as text counts as one.
+ * Putting the differences into a document is left to document.c. */
 #include "collectors/runner/differences.h"
 
 #include <errno.h>
@@ -156,7 +157,8 @@ int differences_write(int dir_fd, const char *before, const char *after, const c
         if (r == 0)
                 r = read_values(dir_fd, after, &y);
         _cleanup_fclose_ FILE *f = NULL;
-        r = record_file_create(&f, dir_fd, out);
+        if (r == 0)
+                r = record_file_create(&f, dir_fd, out);
         if (r == 0)
                 r = compare(f, &x, &y);
         if (r == 0 && fflush(f) != 0)

@@ -6,6 +6,8 @@
  * where the value did not exist. A value is a member of `values` in a record; its path is the
  * record's `device` and `directory` and the member's name. Other records, and bad lines, are
  * ignored.
- * @param dir_fd  has all three files; `out` is made anew
- * @return 0, -EFBIG: there are more values than can be compared, and the rest is not, -errno */
+ * @param dir_fd  has all three files; `out` replaces an older one; `before` and `after` may be
+ *   missing, and have no values then
+ * @return 0; -EFBIG: there are more values than can be compared, and the rest is not; -errno: one
+ *   of the two cannot be read, or `out` cannot be written */
 int differences_write(int dir_fd, const char *before, const char *after, const char *out);

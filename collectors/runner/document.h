@@ -38,7 +38,7 @@ typedef struct Document {
         size_t n_processes;
         const DocumentSection *sections;
         size_t n_sections;
-        const char *differences; /* file of them, a line each; NULL = this is no second snapshot */
+        const char *differences; /* file of them, a line each; NULL: no member `differences` */
 } Document;
 
 /** Writes it durably: dot-name, fsync, rename, fsync of the directory. Lines that are no JSON

@@ -460,6 +460,21 @@ static void a_second_snapshot_shows_what_has_changed(void **state) {
         json_decref(d);
 }
 
+static void a_second_snapshot_that_cannot_be_compared_has_no_differences(void **state) {
+        Probe *p = *state;
+        request_collectors(p, "neuron_sysfs", NULL);
+        run(p);
+        assert_int_equal(unlinkat(p->dir_fd, "out/.before-neuron_sysfs", 0), 0);
+        assert_int_equal(symlinkat("nowhere", p->dir_fd, "out/.before-neuron_sysfs"), 0);
+        p->request.mode = PROBE_AFTER;
+        run(p);
+        assert_true(has_message(p, "done"));
+        json_t *d = load(p, SNAPSHOT_AFTER_FILE);
+        assert_string_equal(text_of(section(d, "neuron_sysfs"), "state"), "complete");
+        assert_null(json_object_get(d, "differences"));
+        json_decref(d);
+}
+
 static void wait_for_part(const Probe *p, const char *name) {
         struct stat st;
         for (unsigned i = 0; i < 2000; i++) {
@@ -742,6 +757,7 @@ int main(int argc, char **argv) {
                 TEST(a_child_can_neither_write_nor_run_nor_connect),
                 TEST(the_public_part_is_there_before_the_rest_and_has_only_public_sections),
                 TEST(a_second_snapshot_shows_what_has_changed),
+                TEST(a_second_snapshot_that_cannot_be_compared_has_no_differences),
                 TEST(what_a_killed_supervisor_has_left_is_salvaged),
                 TEST(one_that_salvages_waits_for_one_that_was_just_started),
                 TEST(a_supervisor_whose_agent_has_gone_finishes_its_document),

@@ -132,6 +132,15 @@ static void without_a_first_snapshot_everything_is_new(void **state) {
         assert_string_equal(text, "{\"path\":\"d/p\",\"before\":null,\"after\":1}\n");
 }
 
+static void what_cannot_be_read_is_an_error_and_not_empty(void **state) {
+        Scratch *s = *state;
+        assert_int_equal(scratch_write(s, "good", "{\"device\":\"d\",\"values\":{\"p\":1}}\n"), 0);
+        assert_int_equal(symlinkat("good", s->fd, "link"), 0); /* is not followed */
+        assert_int_equal(differences_write(s->fd, "link", "good", "out"), -ELOOP);
+        assert_int_equal(differences_write(s->fd, "good", "link", "out"), -ELOOP);
+        assert_int_equal(faccessat(s->fd, "out", F_OK, 0), -1);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
 
 int main(void) {
@@ -142,6 +151,7 @@ int main(void) {
                 TEST(a_document_replaces_the_one_before_and_leaves_nothing_beside_it),
                 TEST(differences_are_by_path_and_have_a_delta_between_numbers),
                 TEST(without_a_first_snapshot_everything_is_new),
+                TEST(what_cannot_be_read_is_an_error_and_not_empty),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
