@@ -1,3 +1,8 @@
+/* Which users' files a reading command believes on a volume: the owner of the volume's root, the
+ * user neuron-collectd, the user of the agent that runs here, those in agreement.trusted_uids and
+ * in
+ * --trust-uid, root and the reader. Reading the files, and what is done without those of other
+ * users, is left to the callers. */
 #include "cli/archive/volume_owners.h"
 
 #include <errno.h>
@@ -7,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/peers/incidents_name.h"
 #include "config/config.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
@@ -15,7 +21,8 @@
 
 #define AGENT_USER "neuron-collectd" /* systemd/sysusers.d */
 
-/* @param socket  the agent's, which only its user, or root for it, can have made where it lies */
+/* Adds the user of the agent that runs here: only that user, or root for it, can create its socket.
+ */
 static void add_agent(VolumeOwners *o, const char *socket) {
         struct stat st;
         if (lstat(socket, &st) == 0 && S_ISSOCK(st.st_mode))
@@ -35,18 +42,35 @@ static void load_trusted(VolumeOwners *o) {
         config->agreement.trusted_uids = (StringList){ 0 };
 }
 
-/* @return whether a directory is an incident's, `20260527-051233-…`: not its owner but that of the
- * directory above is the volume's */
+/* @return whether a directory is an incident's, by its name `20260527-051233-…` */
 static bool is_incident(const char *name) {
         size_t n_date = strspn(name, "0123456789");
         return n_date == 8 && name[8] == '-' && strspn(name + 9, "0123456789") == 6 &&
                name[15] == '-';
 }
 
+/* Finds the volume's root above an incident's directory: the nearest directory with `.incidents`.
+ * There may be directories between them, because a destination's path can have more variables than
+ * the incident's. Without `.incidents` (agreement is off) the directory above is taken.
+ * @return the caller's; NULL: it cannot be found, or no memory */
+static char *find_root_above(const char *incident) {
+        _cleanup_free_ char *at = realpath(incident, NULL), *above = path_parent(incident);
+        struct stat st;
+        while (at && strcmp(at, "/") != 0) {
+                char *parent = path_parent(at);
+                free(at);
+                at = parent;
+                _cleanup_free_ char *records = at ? path_join(at, INCIDENTS_DIRECTORY) : NULL;
+                if (records && lstat(records, &st) == 0 && S_ISDIR(st.st_mode))
+                        return TAKE_PTR(at);
+        }
+        return TAKE_PTR(above);
+}
+
 void volume_owners_init(VolumeOwners *o, const Cli *cli, const char *directory) {
         struct stat st;
         _cleanup_free_ char *root = !directory                          ? NULL
-                                    : is_incident(path_name(directory)) ? path_parent(directory)
+                                    : is_incident(path_name(directory)) ? find_root_above(directory)
                                                                         : strdup(directory);
         const struct passwd *pw = getpwnam(AGENT_USER);
         *o = (VolumeOwners){ .cli = cli };

@@ -1,6 +1,6 @@
-/* Decides by its owner whether a reading command believes a file on a volume. A reader, which may
- * run on another machine, does not know the agents' user: it accepts the users who may be an
- * agent's, and leaves files of others out, which it reports. */
+/* Decides by its owner whether a reading command believes a file on a volume. The command may run
+ * on another machine and does not know the agents' users, so it accepts each user who may be one of
+ * them. It leaves out files of other users, and reports them. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ typedef struct VolumeOwners {
                           the running agent's socket; root and the reader are accepted without
                           being listed */
         size_t n;
-        char **trusted; /* agreement.trusted_uids; NULL: the configuration cannot be read; owned */
+        char **trusted; /* agreement.trusted_uids; NULL: no configuration could be read; owned */
         char **given;   /* by volume_owners_add(); NULL: none; owned */
         struct {
                 int64_t uid;
@@ -33,8 +33,8 @@ typedef struct VolumeOwners {
 
 /** Reads the configuration and the owner of the volume's root.
  * @param cli  borrowed
- * @param directory  the volume's root, or an incident's directory in it, which is recognised by its
- * name; NULL: the owner of the root is not used */
+ * @param directory  the volume's root, or an incident's directory anywhere below it, which is
+ *   recognised by its name; NULL: the owner of the root is not used */
 void volume_owners_init(VolumeOwners *o, const Cli *cli, const char *directory);
 void volume_owners_done(VolumeOwners *o);
 

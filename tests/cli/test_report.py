@@ -122,6 +122,23 @@ agreement: {{trusted_uids: [20005]}}
 
 
 @test
+def above_an_incident_the_volumes_owner_is_that_of_the_directory_with_the_records():
+    need_root()
+    directory = f"core-dumps/{incidents.NAME}"  # of a path such as out/%n/%d-%c
+    files = incidents.failure() | {f"{directory}/incident.json": incidents.dump(
+        {"key": incidents.KEY, "n": 1})}
+    with Volume(files) as v:
+        before = v.document("out")
+        for name in ("", *files):
+            os.chown(v("out", name), 20005, 20005)
+        assert v.document(f"out/{directory}") == before
+        os.chown(v("out"), 20006, 20006)
+        os.chown(v("out", "core-dumps"), 20005, 20005)  # another node's user may have made it
+        result = v.run("--json", "report", f"out/{directory}")
+        assert result.returncode == 3 and "of uid 20005" in result.stderr, result
+
+
+@test
 def no_symlink_below_the_root_is_followed():
     with Volume(incidents.failure()) as v:
         os.mkdir(v("other"))
