@@ -1,5 +1,6 @@
-/* neuron-collect show, explain, retry, cancel, pin, unpin: one bundle; redeliver: many; flush,
- * scan, resume: the agent. */
+/* neuron-collect show, explain, retry, cancel, pin, unpin: requests about one bundle; redeliver:
+ * about many; flush, scan, resume: about the agent. The agent decides and explains; these commands
+ * print its answers. */
 #include <errno.h>
 #include <string.h>
 
@@ -41,7 +42,8 @@ static void print_delivery(const Cli *cli, const json_t *d) {
                 cli_line("    next try: %s", cli_moment(moment, cli_text(d, "next_try")));
 }
 
-/* What was held has been released in these states; what is quarantined is still held. */
+/* @return whether the agent no longer holds the files of a bundle in this state; those of a
+ * quarantined bundle it still holds */
 static bool is_released(const char *state) {
         static const char *const states[] = { "delivered", "evicted", "cancelled", "vanished" };
         return parse_word(state, states, ELEMENTSOF(states)) >= 0;
@@ -99,7 +101,7 @@ static void print_explanation(const Cli *cli, const json_t *b) {
                 cli_line("  at %s: %s", cli_text(v, "destination"), cli_text(v, "object"));
 }
 
-/* What was requested may need a moment, so what is reported is where the bundle stands now. */
+/* Prints the present state of the bundle, since the agent may need a moment for the request. */
 static void print_outcome(const char *action, const json_t *b) {
         const char *id = cli_text(b, "id"), *state = cli_text(b, "state");
         if (strcmp(action, "pin") == 0)
@@ -120,7 +122,7 @@ static void print_outcome(const char *action, const json_t *b) {
                          id, state);
 }
 
-/* @return whether the operator means it: is asked only at a terminal */
+/* @return whether the operator confirms; the question is asked only at a terminal */
 static bool confirm_cancel(const char *id) {
         char answer[8] = "";
         if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO) || !bundle_id_is_valid(id))
@@ -202,7 +204,7 @@ int cmd_redeliver(const Cli *cli, int argc, char **argv) {
                             (unsigned long long)((now - MIN(span, now)) / USEC_PER_SEC));
         if (name)
                 strbuf_addf(&path, "destination=%s&", name);
-        if (strbuf_error(&path) < 0 || (destination && !name)) /* not of all of them instead */
+        if (strbuf_error(&path) < 0 || (destination && !name)) /* or it would be for all of them */
                 return cli_error("%s", strerror(ENOMEM));
         path.text[path.n - 1] = '\0'; /* the last `?` or `&` */
         code = cli_request(cli, "POST", path.text, &answer);

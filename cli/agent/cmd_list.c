@@ -1,4 +1,4 @@
-/* neuron-collect list */
+/* neuron-collect list: requests the agent's bundles page by page, and prints a line for each. */
 #include <string.h>
 
 #include "cli/common/cli.h"
@@ -12,7 +12,7 @@
 typedef struct List {
         const Cli *cli;
         const char *state, *source; /* NULL = all */
-        json_t *all;                /* where to gather for --json; NULL: printed at once */
+        json_t *all;                /* all bundles, for --json; NULL: printed at once */
         uint64_t n;
 } List;
 
@@ -22,7 +22,7 @@ static void print_header(const Cli *cli) {
                          "FIRST SEEN", "PATH");
 }
 
-/* Where it is on its way to, and what keeps it from getting there. */
+/* Prints the deliveries that are underway or have failed, with their last error. */
 static void print_deliveries(const json_t *b) {
         char progress[CLI_PROGRESS_SIZE];
         size_t i;
@@ -101,14 +101,14 @@ static int request_pages(List *l) {
                 add_page(l, page);
                 const char *next = cli_text(page, "next");
                 if (after && strcmp(after, next) == 0)
-                        next = ""; /* not an agent of ours: it would continue for ever */
+                        next = ""; /* a broken agent would make this loop endless */
                 free(after);
                 after = *next ? strdup(next) : NULL;
         } while (after);
         return CLI_YES;
 }
 
-/* A name that is neither configured nor that of a bundle is a slip. */
+/* Reports a name that is neither that of a configured source nor of one that a bundle has. */
 static int check_source(const List *l) {
         _cleanup_(strbuf_done) StrBuf names = STRBUF_INIT;
         json_auto_t *status = NULL;

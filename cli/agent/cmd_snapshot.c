@@ -1,5 +1,6 @@
-/* neuron-collect snapshot: asks the agent for a snapshot of the hardware, waits for it, and says
- * where it is or brings it. */
+/* neuron-collect snapshot: requests a snapshot of the hardware from the agent, waits for it, and
+ * prints its directory, or copies its files to one of the caller's. What a snapshot contains is
+ * left to the agent and its collectors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -54,9 +55,10 @@ static int wait_for_snapshot(const Cli *cli, const char *name, json_t **ret) {
         }
 }
 
-/* ---- bringing ---- */
+/* ---- copying ---- */
 
-/* A name from the agent becomes a file of the caller's: one plain component. */
+/* @return whether a name from the agent may become a file of the caller's: one component, and no
+ * hidden file */
 static bool is_plain(const char *name) {
         return *name && *name != '.' && !strchr(name, '/') && strlen(name) <= 100;
 }
@@ -64,26 +66,25 @@ static bool is_plain(const char *name) {
 typedef struct SnapshotCopy {
         const Cli *cli;
         const char *name; /* of the snapshot */
-        const char *to;   /* the directory that dir_fd is of */
+        const char *to;   /* the directory of dir_fd */
         int dir_fd;
 } SnapshotCopy;
 
-/* Says why not. @return CLI_YES, CLI_NO */
+/* Copies one file; reports why it cannot. @return CLI_YES, CLI_NO */
 static int copy_file(const SnapshotCopy *e, const char *file) {
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
         _cleanup_free_ char *escaped = client_escape(file);
         char path[512];
         if (!escaped)
-                return cli_error("cannot bring '%s': %s", file, strerror(ENOMEM));
+                return cli_error("cannot fetch '%s': %s", file, strerror(ENOMEM));
         (void)snprintf(path, sizeof path, "/v1/snapshots/%s/%s", e->name, escaped);
         int r = client_request(e->cli->socket, "GET", path, CLIENT_TIMEOUT_MSEC, &reply);
+        const char *why = cli_text(json_object_get(reply.json, "error"), "message");
         if (r == 0 && reply.status != 200)
                 cli_error("the agent does not give '%s' of the snapshot '%s': %s (HTTP status "
-                          "%ld); only "
-                          "the youngest are kept, so take another one if it has gone",
-                          file, e->name,
-                          reply.json ? cli_text(reply.json, "error") : "no reason given",
-                          reply.status);
+                          "%ld); it keeps only the newest snapshots: if this one is gone, take "
+                          "another",
+                          file, e->name, *why ? why : "no reason given", reply.status);
         else if (r != 0)
                 cli_error("cannot fetch '%s' of the snapshot '%s': %s; it stays on the node, see "
                           "`neuron-collect status` and the agent's log",
@@ -120,7 +121,7 @@ static int copy_files(const Cli *cli, const char *name, const json_t *answer, co
 
 /* ---- printing ---- */
 
-/* Sections that are not whole, a line each; what has nothing to check is no fault. */
+/* Prints a line for each section, with its state. */
 static void print_sections(const Cli *cli, const json_t *document) {
         size_t i;
         json_t *s;

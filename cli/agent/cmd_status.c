@@ -1,16 +1,17 @@
-/* neuron-collect status */
+/* neuron-collect status: requests the agent's status, and prints it part by part. What each figure
+ * means is in docs/API.md. */
 #include <string.h>
 
 #include "cli/common/cli.h"
 #include "lib/base/parse.h"
 
-/* A line `<label><text>`, unless the object has no such text. */
+/* Prints a line `<label><text>`, if the object has the text. */
 static void print_text(const char *label, const json_t *object, const char *key) {
         if (*cli_text(object, key))
                 cli_line("%s%s", label, cli_text(object, key));
 }
 
-/* The same of a text of several lines: each below the label, indented by two more. */
+/* Prints a text of several lines below the label, indented by two more. */
 static void print_lines(const char *label, const json_t *object, const char *key) {
         size_t indent = strspn(label, " ") + 2;
         const char *text = cli_text(object, key);
@@ -23,7 +24,7 @@ static void print_lines(const char *label, const json_t *object, const char *key
         }
 }
 
-/* How well it stands, and why not: `<label>yes`, `<label>no, <note>`. */
+/* Prints `<label>yes` or `<label>no, <note>`. */
 static void print_verdict(const Cli *cli, const char *label, bool is_true, const char *note) {
         fputs(label, stdout);
         cli_state(cli, is_true ? "yes" : "no", 0);
@@ -106,7 +107,7 @@ static void print_shipping(const json_t *status) {
         json_array_foreach(list, i, s) {
                 char progress[CLI_PROGRESS_SIZE];
                 bool has_begun = cli_number(s, "total_bytes") >
-                                 0; /* else its members are still being looked up */
+                                 0; /* false while its members are being read */
                 cli_line("  %s to %s: %s", cli_text(s, "id"), cli_text(s, "destination"),
                          has_begun ? cli_progress_text(progress, s) : "begins");
         }
@@ -215,12 +216,12 @@ static void print_destinations(const Cli *cli, const json_t *status) {
         }
 }
 
-/* What there was at the moment of failure: the hook's notes, and the snapshots of the hardware. */
+/* Prints what the agent got at the moment of a failure: hooks' notes, and snapshots. */
 static void print_hook(const json_t *hook) {
         const json_t *snapshots = json_object_get(hook, "snapshots");
         char n[CLI_COUNT_SIZE];
         if (!hook)
-                return; /* an agent from before the hook */
+                return; /* an older agent */
         cli_line("hook: %s came, %llu refused", cli_count(n, cli_number(hook, "notes"), "note"),
                  cli_number(hook, "refused"));
         if (cli_number(hook, "awaited") > 0)
@@ -256,7 +257,7 @@ static void print_failures(const json_t *failures) {
                 cli_line("  and %zu more, see --json", n - FAILURES_PRINTED);
 }
 
-/* What the nodes of a job call its failures, and how they reach each other. */
+/* Prints the state of the bus, and the names that nodes agreed on for failures. */
 static void print_agreement(const json_t *agreement) {
         const json_t *bus = json_object_get(agreement, "bus"),
                      *failures = json_object_get(agreement, "failures");

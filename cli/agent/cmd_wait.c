@@ -1,5 +1,6 @@
-/* neuron-collect wait, drain: ask again and again until there is an end, drawing how far it
- * is, and report what is not delivered. Who reads `safe to terminate` may destroy the node, so it
+/* neuron-collect wait, drain: ask the agent until there is an end, drawing the progress, then
+ * report what is not delivered and why. What a bundle waits for, and whether the node is safe to
+ * terminate, is decided by the agent: whoever reads `safe to terminate` may destroy the node, so it
  * is printed only when the agent says it. */
 #include <string.h>
 
@@ -11,7 +12,7 @@
 #include "lib/neuron/bundle_name.h"
 #include "lib/neuron/ids.h"
 
-/* The agent answers from memory, but a node that is drained has other things to do. */
+/* The agent answers from memory, but a node that is drained needs its CPU for other work. */
 #define POLL_FIRST_USEC (200 * USEC_PER_MSEC)
 #define POLL_DRAIN_USEC (1 * USEC_PER_SEC)
 #define PAGE_MAX 100
@@ -25,7 +26,7 @@ typedef struct Wait {
         const char *id; /* NULL = all */
         bool is_drain;
         uint64_t timeout_usec, poll_max_usec;
-        json_t *status, *bundle; /* as they were seen last */
+        json_t *status, *bundle; /* the agent's last answers */
         uint64_t begin_usec;     /* CLOCK_REALTIME */
         uint64_t n_evicted;      /* at the first check of all */
         bool has_checked;
@@ -36,7 +37,7 @@ typedef struct Wait {
 
 static int request(const Wait *w, const char *method, const char *path, json_t **ret) {
         int code = cli_request(w->cli, method, path, ret);
-        if (code == CLI_NO_AGENT && w->is_drain) /* the one that was to ship */
+        if (code == CLI_NO_AGENT && w->is_drain)
                 cli_error("an agent that does not run ships nothing: not safe to terminate");
         return code;
 }
@@ -57,20 +58,20 @@ static bool is_delivered(const json_t *delivery) {
         return strcmp(cli_text(delivery, "state"), "delivered") == 0;
 }
 
-/* @return whether a bundle in this state is worked on no more, and was not delivered */
+/* @return whether the agent no longer works on a bundle in this state, and has not delivered it */
 static bool is_given_up(const char *state) {
         static const char *const states[] = { "quarantined", "cancelled", "evicted", "vanished" };
         return parse_word(state, states, ELEMENTSOF(states)) >= 0;
 }
 
-/* @return whether the agent has a source or destination of this name; true where there is no list
- */
+/* @return whether the agent has a source or destination of this name; true when its answer has no
+ * such list */
 static bool is_configured(const json_t *list, const char *name) {
         return !json_is_array(list) || cli_find(list, "name", name);
 }
 
-/* @return a destination that lacks the bundle and is not configured, when there is no other that
- * lacks it; NULL */
+/* @return a destination that the bundle waits for and that is no longer configured; NULL: none, or
+ * the bundle also waits for one that is configured */
 static const char *find_removed_destination(const json_t *bundle, const json_t *status) {
         const char *lost = NULL;
         size_t i;
@@ -85,8 +86,8 @@ static const char *find_removed_destination(const json_t *bundle, const json_t *
         return lost;
 }
 
-/* @return why a destination takes no bundles, in buf; "": it takes them. Reported once, and not for
- * each bundle that waits. @param buf  of at least OBSTACLE_SIZE bytes */
+/* @return why a destination that the bundle waits for takes no bundles, in buf; "": all take them.
+ * @param buf  of at least OBSTACLE_SIZE bytes */
 static const char *destination_error(const json_t *bundle, const json_t *status, char *buf) {
         size_t i;
         json_t *d;
@@ -104,8 +105,8 @@ static const char *destination_error(const json_t *bundle, const json_t *status,
         return buf;
 }
 
-/* @return why a bundle is not delivered: its destinations' errors if it waits for them, else its
- * own reason; "": unknown; borrowed. @param buf  of at least OBSTACLE_SIZE bytes */
+/* @return why a bundle is not delivered: the error of a destination that it waits for, else its own
+ * reason; "": unknown; borrowed. @param buf  of at least OBSTACLE_SIZE bytes */
 static const char *reason_of(const json_t *bundle, const json_t *status, char *buf) {
         static const char *const waiting[] = { "ready", "shipping" };
         const char *own = cli_text(bundle, "reason");
@@ -114,8 +115,8 @@ static const char *reason_of(const json_t *bundle, const json_t *status, char *b
         return *destination_error(bundle, status, buf) ? buf : own;
 }
 
-/* @return a sentence why nothing will move the bundle as the agent is configured; NULL when
- * something may. @param buf  at least OBSTACLE_SIZE */
+/* @return why the agent will never deliver the bundle with its present configuration; NULL: it may.
+ * @param buf  of at least OBSTACLE_SIZE bytes */
 static const char *obstacle_of(const json_t *bundle, const json_t *status, char *buf) {
         const char *state = cli_text(bundle, "state"), *source = cli_text(bundle, "source");
         if (is_given_up(state))
@@ -129,7 +130,7 @@ static const char *obstacle_of(const json_t *bundle, const json_t *status, char 
                  "its %s '%s' is no longer configured; add it again, %sor `neuron-collect cancel` "
                  "the bundle",
                  has_source ? "destination" : "source", has_source ? lost : source,
-                 has_source ? "`neuron-collect redeliver` to those there are, " : "");
+                 has_source ? "`neuron-collect redeliver` to those that are, " : "");
         return buf;
 }
 
@@ -149,35 +150,66 @@ static void print_undelivered(const Wait *w, const json_t *bundle) {
         cli_line("%s%s", *why ? ": " : "", why);
 }
 
-/* @param list  where to gather them for --json; NULL: printed */
-static int report_state(const Wait *w, const char *state, json_t *list, size_t *n_reported) {
-        char path[96], begin[CLOCK_ISO_SIZE];
-        bool is_evicted = strcmp(state, "evicted") == 0;
-        clock_format_iso(begin, w->begin_usec);
-        json_auto_t *page = NULL;
-        json_t *b;
-        size_t i;
-        snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s", UNDELIVERED_MAX, state);
-        int code = cli_request(w->cli, "GET", path, &page);
+/* A place in the list of the bundles of one state, which the agent gives page by page. */
+typedef struct PageWalk {
+        const char *state;
+        unsigned limit;            /* of a page */
+        char next[BUNDLE_ID_SIZE]; /* the page begins behind this bundle; "" = the first page */
+} PageWalk;
+
+/* Requests the next page. @return CLI_YES and *ret; walk->next is "" after the last page, and when
+ * the answer does not lead further */
+static int request_page(const Wait *w, PageWalk *walk, json_t **ret) {
+        char path[64 + BUNDLE_ID_SIZE];
+        snprintf(path, sizeof path, "/v1/bundles?limit=%u&state=%s%s%s", walk->limit, walk->state,
+                 *walk->next ? "&after=" : "", walk->next);
+        int code = request(w, "GET", path, ret);
         if (code != CLI_YES)
                 return code;
-        json_array_foreach(json_object_get(page, "bundles"), i, b) {
-                if (is_evicted && strcmp(cli_text(b, "changed"), begin) < 0)
-                        continue; /* before this command */
-                if (list)
-                        json_array_append(list, b);
-                else
-                        print_undelivered(w, b);
-                ++*n_reported;
-        }
-        if (!list && *cli_text(page, "next"))
-                cli_line("… and more; see `neuron-collect list --state %s`", state);
+        const char *next = cli_text(*ret, "next");
+        bool leads_further = bundle_id_is_valid(next) && strcmp(next, walk->next) != 0;
+        snprintf(walk->next, sizeof walk->next, "%s", leads_further ? next : "");
         return CLI_YES;
 }
 
-/* Reports each bundle that is not delivered and not released, and of `wait --all` those that were
- * discarded meanwhile, at most 1000 of a state, then with
- * --json `answer`, which gets them as `left`. @param answer  stolen */
+/* Reports the bundles in this state, at most UNDELIVERED_MAX. Of evicted bundles only those that
+ * were evicted since the command began: bundles are listed by the time of their discovery, so the
+ * whole list is read for them.
+ * @param list  where to add them for --json; NULL: printed */
+static int report_state(const Wait *w, const char *state, json_t *list, size_t *n_reported) {
+        PageWalk walk = { .state = state, .limit = UNDELIVERED_MAX };
+        char begin[CLOCK_ISO_SIZE];
+        bool is_evicted = strcmp(state, "evicted") == 0, is_cut = false;
+        size_t n = 0, i;
+        clock_format_iso(begin, w->begin_usec);
+        do {
+                json_auto_t *page = NULL;
+                json_t *b;
+                int code = request_page(w, &walk, &page);
+                if (code != CLI_YES)
+                        return code;
+                json_array_foreach(json_object_get(page, "bundles"), i, b) {
+                        if (is_evicted && strcmp(cli_text(b, "changed"), begin) < 0)
+                                continue;
+                        is_cut = n == UNDELIVERED_MAX;
+                        if (is_cut)
+                                break;
+                        if (list)
+                                json_array_append(list, b);
+                        else
+                                print_undelivered(w, b);
+                        n++;
+                }
+        } while (is_evicted && *walk.next && !is_cut);
+        if (!list && (is_cut || *walk.next))
+                cli_line("… and more; see `neuron-collect list --state %s`", state);
+        *n_reported += n;
+        return CLI_YES;
+}
+
+/* Reports each bundle that is not delivered and not released, and for `wait --all` each one that
+ * was discarded meanwhile. With --json they become the member `left` of `answer`, which is printed.
+ * @param answer  stolen */
 static int report_undelivered(const Wait *w, json_t *answer) {
         static const char *const states[] = { "settling", "ready", "shipping", "quarantined" };
         json_auto_t *stolen = answer, *list = w->cli->json ? json_array() : NULL;
@@ -187,7 +219,8 @@ static int report_undelivered(const Wait *w, json_t *answer) {
              i++)
                 code = report_state(w, states[i], list, &n_reported);
         if (w->outcome != WAIT_DONE && code == CLI_YES && n_reported == 0)
-                /* one that is tried again was ready, shipping and ready between the questions */
+                /* one whose attempt has failed was ready, shipping and ready between the requests
+                 */
                 code = report_state(w, "ready", list, &n_reported);
         if (code == CLI_YES && !w->is_drain && has_discarded(w))
                 code = report_state(w, "evicted", list, &n_reported);
@@ -197,7 +230,7 @@ static int report_undelivered(const Wait *w, json_t *answer) {
         return code != CLI_YES ? code : w->outcome == WAIT_DONE ? CLI_YES : CLI_NO;
 }
 
-/* @param what  stands before the bar, or alone when nothing is being shipped */
+/* Draws the progress. @param what  is drawn before the bar, or alone when nothing is shipped */
 static void draw(const Wait *w, const char *what) {
         const json_t *list = json_object_get(w->status, "shipping"),
                      *s = w->id ? cli_find(list, "id", w->id) : json_array_get(list, 0);
@@ -237,7 +270,8 @@ static int wait_until_end(Wait *w) {
         }
 }
 
-/* A hung agent must not make the command wait longer than it was told to. */
+/* @return a Cli whose requests end at --timeout, so that an agent that hangs delays the command no
+ * longer */
 static Cli with_deadline(const Cli *cli, uint64_t timeout_usec) {
         Cli c = *cli;
         uint64_t now = clock_boottime_usec();
@@ -267,8 +301,8 @@ static int check_one(Wait *w) {
         return code;
 }
 
-/* @return a list, the caller's, of `source NAME: WHY` for each source that may hold what the agent
- * has not seen */
+/* @return a list, the caller's, of `source NAME: WHY` for each source that the agent cannot read
+ * completely */
 static json_t *list_unseen(const json_t *status) {
         json_t *list = json_array(), *s;
         size_t i;
@@ -317,7 +351,7 @@ static void print_discarded(const json_t *status) {
                          cli_count(count, n, "bundle"), n == 1 ? "it" : "them");
 }
 
-/* What was released undelivered is not waited for, but it is not passed over in silence. */
+/* Bundles that were released undelivered are not waited for, but they are counted here. */
 static void print_all_delivered(const Wait *w) {
         static const char *const lost[] = { "cancelled", "evicted", "vanished" };
         const json_t *bundles = json_object_get(w->status, "bundles");
@@ -347,8 +381,8 @@ static int finish_all(const Wait *w) {
 
 #define LAST_WORD_MSEC 5000
 
-/* Prints how the wait for one bundle ended, and why it is not delivered: its destinations' reasons,
- * or the bundle's own if the agent does not answer. */
+/* Prints how the wait for one bundle ended, and why it is not delivered. The reasons of
+ * destinations need one more request; without an answer the bundle's own reason is printed. */
 static int finish_one(const Wait *w) {
         char buf[OBSTACLE_SIZE];
         _cleanup_(client_reply_done) ClientReply reply = { 0 };
@@ -403,31 +437,27 @@ int cmd_wait(const Cli *cli, int argc, char **argv) {
 
 /* ---- drain ---- */
 
-/* Searches, page after page, for a bundle in this state that something may move. @param n_seen  the
- * bundles checked are added */
+/* Searches, page after page, for a bundle in this state that the agent may yet deliver.
+ * @param n_seen  the number of bundles checked is added */
 static int find_movable(const Wait *w, const char *state, bool *ret, uint64_t *n_seen) {
-        char path[64 + BUNDLE_ID_SIZE], next[BUNDLE_ID_SIZE] = "", last[BUNDLE_ID_SIZE],
-                                        obstacle[OBSTACLE_SIZE];
+        PageWalk walk = { .state = state, .limit = PAGE_MAX };
+        char obstacle[OBSTACLE_SIZE];
         do {
                 json_auto_t *page = NULL;
                 json_t *b;
                 size_t i;
-                snprintf(path, sizeof path, "/v1/bundles?limit=%d&state=%s%s%s", PAGE_MAX, state,
-                         *next ? "&after=" : "", next);
-                int code = request(w, "GET", path, &page);
+                int code = request_page(w, &walk, &page);
                 if (code != CLI_YES)
                         return code;
                 json_array_foreach(json_object_get(page, "bundles"), i, b) *ret =
                         *ret || !obstacle_of(b, w->status, obstacle);
                 *n_seen += i;
-                memcpy(last, next, sizeof last);
-                snprintf(next, sizeof next, "%s", cli_text(page, "next"));
-        } while (!*ret && bundle_id_is_valid(next) && strcmp(next, last) != 0);
+        } while (!*ret && *walk.next);
         return CLI_YES;
 }
 
-/* Ends the wait when all remaining bundles were given up, wait for a destination that is no longer
- * configured, or lie where the agent cannot read. */
+/* Ends the wait when the agent will deliver none of the remaining bundles: it gave them up, they
+ * wait for a destination that is no longer configured, or it cannot read them. */
 static int check_hopeless(Wait *w) {
         static const char *const waiting[] = { "settling", "ready" };
         const json_t *bundles = json_object_get(w->status, "bundles");
@@ -442,7 +472,7 @@ static int check_hopeless(Wait *w) {
         for (size_t i = 0; n_waiting > 0 && !hope && code == CLI_YES && i < ELEMENTSOF(waiting);
              i++)
                 code = find_movable(w, waiting[i], &hope, &n_seen);
-        hope = hope || n_seen < n_waiting; /* one has moved between the two questions */
+        hope = hope || n_seen < n_waiting; /* one changed its state between the requests */
         w->outcome = hope ? WAIT_PENDING : WAIT_STUCK;
         return code;
 }
@@ -466,7 +496,8 @@ static int check_drain(Wait *w) {
         return CLI_YES;
 }
 
-/* Safe is what the destinations have that each bundle had. */
+/* A bundle is safe when the destinations have it that its source had when it was found.
+ * Destinations that were added later may lack it. */
 static void print_lacking(const json_t *status) {
         char n[CLI_COUNT_SIZE];
         size_t i;

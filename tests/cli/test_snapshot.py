@@ -60,7 +60,8 @@ def with_an_output_directory_it_brings_plain_names_and_no_others():
 
 @test
 def what_the_agent_does_not_give_is_named_with_its_reason_and_status():
-    for status, body, says in ((404, {"error": "there is no such file"},
+    for status, body, says in ((404, {"error": {"code": "not_found",
+                                                 "message": "there is no such file"}},
                                 "there is no such file (HTTP status 404)"),
                                (500, b"<html>", "no reason given (HTTP status 500)")):
         result, _ = ask(ANSWERS | {FILE: (status, body)}, "snapshot", "-o", place())

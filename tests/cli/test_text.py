@@ -227,5 +227,24 @@ def wait_for_all_ends_when_nothing_is_left_or_reports_what_is():
     check_golden("wait-all", text + session(["wait", "--all"], result))
 
 
+@test
+def a_bundle_that_is_discarded_meanwhile_is_named_behind_any_number_of_older_ones():
+    def evicted(i, changed):
+        return {"id": f"neuron-core-dump-20260527T052100-{i:012x}", "state": "evicted",
+                "reason": "no space", "changed": changed}
+
+    status = golden_api("status")[1]
+    before, after = ({**status, "idle": idle, "bundles": {"discovered": n, "evicted": n}}
+                     for idle, n in ((False, 1000), (True, 1001)))
+    old = [evicted(i, "2020-01-01T00:00:00.000000Z") for i in range(1000)]
+    new, page = evicted(1000, "2099-01-01T00:00:00.000000Z"), "GET /v1/bundles?limit=1000&state="
+    result, _ = ask({"GET /v1/status": InTurn([before, after]),
+                     "GET /v1/bundles": {"bundles": [], "next": None},
+                     page + "evicted": {"bundles": old, "next": old[-1]["id"]},
+                     f"{page}evicted&after={old[-1]['id']}": {"bundles": [new], "next": None}},
+                    "wait", "--all")
+    assert result.returncode == 1 and result.stdout == f"{new['id']} evicted: no space\n", result
+
+
 if __name__ == "__main__":
     sys.exit(main())
