@@ -1,5 +1,10 @@
-/* What concerns more than one key: names, directories, limits that must fit together. Each fault is
- * reported with the place of the key; values that depend on others are completed. */
+/* Checks what concerns more than one key, after read.c has checked each key alone: sources and
+ * destinations that name or overlap each other, limits that must fit together, keys that have no
+ * meaning beside others. Each fault names the place of a key. It also appends `/%d-%c` to the path
+ * of a destination where incidents go and whose path names neither.
+ *
+ * That the names in a list differ is checked by config_load.c. Nothing here opens a file, but
+ * config_check_files(). */
 #include "config/check.h"
 
 #include <errno.h>
@@ -18,7 +23,7 @@
 
 static const char appended[] = "%d-%c";
 
-/* Where a key of an element was given; the element's line when it is a default. */
+/* The place of a key; its line is 0 when the key has its default. */
 static Spot spot_of(const Config *c, const char *name, size_t index, size_t item) {
         const Origin *origin = origins_find(
                 c->origins, &(Origin){ .key = keys_get(name), .index = index, .item = item });
@@ -27,8 +32,8 @@ static Spot spot_of(const Config *c, const char *name, size_t index, size_t item
         };
 }
 
-/* Whether the field holds what the file says, or the default: not after a fault of the key's own.
- */
+/* @return false when the value in the file is faulty: then the field does not hold it, and checks
+ * of it against other fields would report nonsense */
 static bool is_valid(const Config *c, const char *name, size_t index) {
         const Origin *origin =
                 origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = index });
@@ -49,8 +54,7 @@ static void check_own_name(const Config *c, Faults *faults, size_t i) {
 
         if (name && strcmp(name, INCIDENTS_SOURCE) == 0)
                 faults_add(faults, &spot, "give it another name",
-                           "'%s' is what the agent ships snapshots under that are about no dump",
-                           name);
+                           "'%s' is reserved for the snapshots that the agent ships", name);
 }
 
 static void report_no_destination(const Config *c, Faults *faults, const Spot *spot,
@@ -95,7 +99,8 @@ static bool has_incident(const Config *c, const ConfigDestination *d) {
         return false;
 }
 
-/* Bundles of one incident must meet in one place: what names neither of its parts gets both. */
+/* Bundles of one incident must meet in one directory, so a path or prefix with neither `%d` nor
+ * `%c` gets `/%d-%c` appended. */
 static int append_identity(Config *c, Faults *faults, size_t i) {
         ConfigDestination *d = &c->destinations[i];
         const char *name = d->type == CONFIG_S3 ? "destinations[].prefix" : "destinations[].path";
@@ -108,7 +113,7 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         if (strlen(*field) + 1 + strlen(appended) > max) {
                 Spot spot = spot_of(c, name, i, FAULTS_NO_ITEM);
                 faults_add(faults, &spot, "use a shorter one, or use %d and %c in it",
-                           "is too long for the '/%%d-%%c' that belongs at its end");
+                           "is too long to have '/%%d-%%c' appended");
                 return 0;
         }
         longer = path_join(*field, appended);
@@ -125,8 +130,8 @@ static bool is_nested(const char *a, const char *b) {
         return path_is_below(a, b) || path_is_below(b, a);
 }
 
-/* @return the fixed part of a template, the caller's; NULL where the template was faulty, and for
- * lack of memory, which *failed tells */
+/* @return the fixed part of a path template, the caller's; NULL when the key was faulty, and for
+ * lack of memory: then *failed is set */
 static char *fixed_part(const char *path, bool *failed) {
         char *fixed = path ? form_fixed_part(path) : NULL;
 
@@ -181,9 +186,9 @@ static int check_paths(Config *c, Faults *faults) {
 
 /* Limits that must fit together */
 
-/* What a thread's compression context takes, and what writing a bundle takes at least, rounded up,
- * up to a level. tests/config/test_memory.c holds the latter against lib/bundle's writer, which
- * this floor cannot ask.
+/* Memory by compression level, rounded up; each row counts up to its level: what one thread's
+ * compression context takes, and the least with which a bundle can be written. lib/bundle knows the
+ * latter, but config/ must not include it: tests/config/test_memory.c compares the two.
  * @see ZSTD_estimateCCtxSize(), libzstd 1.4.8 to 1.5.4: 48.5 MiB at level 12;
  * ZSTD_estimateCCtxSize_usingCParams() for frames of 2 MiB, and two frames in flight, in and out */
 static const struct {
@@ -222,13 +227,13 @@ static void check_compression(const Config *c, Faults *faults) {
 }
 
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes) {
-        /* A part is closed by the frame that makes it large enough, so it has room for one more.
-         * One part is sent while the next one is made. */
+        /* The frame that makes a part large enough still goes into it, so a part can be one frame
+         * larger. One part is sent while the next one is made. */
         return d->type == CONFIG_S3 ? 2 * (d->part_size_bytes + 2 * MIB) + writer_min_bytes
                                     : writer_min_bytes;
 }
 
-/* For people: whole MiB, upwards. */
+/* Rounds up to whole MiB, for messages. */
 static uint64_t round_up(uint64_t bytes) {
         return (bytes + MIB - 1) / MIB * MIB;
 }
@@ -328,7 +333,8 @@ static void check_key_id(const Config *c, Faults *faults, size_t i) {
                            "has no meaning with sse: %s", d->sse);
 }
 
-/* `bucket.127.0.0.1` is no name. */
+/* `addressing: virtual` puts the bucket's name before the endpoint's host, and `bucket.127.0.0.1`
+ * is no host name. */
 static void check_addressing(const Config *c, Faults *faults, size_t i) {
         const ConfigDestination *d = &c->destinations[i];
         _cleanup_(url_done) Url url = { 0 };
@@ -350,11 +356,12 @@ static void check_command(const Config *c, Faults *faults, size_t i) {
         if (run->n == 0 || run->items[0][0] == '/')
                 return;
         text_add_shown(&shown, run->items[0]);
-        faults_add(faults, &spot, "write the program's whole path, from / on",
+        faults_add(faults, &spot, "write the absolute path of the program",
                    "%s is not an absolute path", strbuf_error(&shown) < 0 ? "it" : shown.text);
 }
 
-/* Who may not delete what is delivered cannot want to delete what is not. */
+/* With `after_delivery: keep` the agent deletes no source at all, so it cannot evict undelivered
+ * ones. */
 static void check_retention(const Config *c, Faults *faults) {
         Spot spot = spot_of(c, "retention.evict_undelivered", 0, FAULTS_NO_ITEM);
 
@@ -365,7 +372,8 @@ static void check_retention(const Config *c, Faults *faults) {
                            "evicted");
 }
 
-/* Whether a hook note may choose any key of the bucket. */
+/* @return whether a hook note may choose any key of the bucket: without hook.allow_prefixes, it may
+ * choose keys below the fixed part of the destination's prefix */
 static bool allows_whole_bucket(const Config *c, const ConfigDestination *d) {
         _cleanup_free_ char *fixed = form_fixed_part(d->prefix);
 
@@ -378,7 +386,8 @@ static bool allows_whole_bucket(const Config *c, const ConfigDestination *d) {
         return c->hook.allow_prefixes.n == 0 && fixed && !fixed[strspn(fixed, "/")];
 }
 
-/* What such a user has made counts for nothing then. */
+/* A name that this machine does not know matches no uid, so the agent would not believe the files
+ * of that user (lib/neuron/agent_uid.h). */
 static void print_unknown_users(const Config *c, FILE *f) {
         for (size_t i = 0; i < c->agreement.trusted_uids.n; i++) {
                 const char *user = c->agreement.trusted_uids.items[i];

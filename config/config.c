@@ -1,6 +1,7 @@
-/* A whole Config: its defaults, where each of its keys was given, finding a source or destination
- * in it, printing it (--print-config), and comparing it with another for a reload. Making one of a
- * file is left to config_load.c. */
+/* What can be done with a whole Config: set its defaults, find the place where a key was given,
+ * find a source or destination, print it (--print-config), compare it with another for a reload.
+ * How a value is written or compared is left to value.c; making a Config from a file is left to
+ * config_load.c. */
 #include "config/config.h"
 
 #include <errno.h>
@@ -104,7 +105,7 @@ const char *config_name_of(const ConfigKey *identity, const void *element) {
 
 /* ---- printing ---- */
 
-/* --print-config: every key that applies, in the table's order, with where its value comes from. */
+/* --print-config: every key that applies, in the table's order, with the place of its value. */
 
 typedef struct Printer {
         const Config *config;
@@ -127,8 +128,8 @@ static void print_origin(Printer *p, const ConfigKey *key, size_t index) {
         strbuf_add(&p->out, "\n");
 }
 
-/* Two blanks for each section or list around the key; a dash stands in the last two of an element's
- * first key. */
+/* Prints two blanks for each section or list around the key. Before an element's first key the last
+ * two are a dash and a blank. */
 static void print_indentation(Printer *p, const ConfigKey *key, bool is_first) {
         size_t depth = 0;
 

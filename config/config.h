@@ -1,6 +1,5 @@
-/* The configuration as plain structs, read from one YAML file by config/load.c through the table in
- * config/keys.c. Names and defaults: docs/CONFIGURATION.md. Nothing else knows a key's name or
- * default. */
+/* The configuration as plain structs, read from one YAML file. Names, limits and defaults of the
+ * keys are in the table of config/keys.c alone; people read them in docs/CONFIGURATION.md. */
 #pragma once
 
 #include <stdbool.h>
@@ -147,13 +146,14 @@ int config_load(Config **ret, const char *file, char *const *environment, Diags 
 /** The same from memory, `name` stands for the file name. For tests and the fuzzer. */
 int config_parse(Config **ret, const char *name, const void *data, size_t n,
                  char *const *environment, Diags *diags);
-/** Reads what a probe takes from the file itself, so that nobody can order it: state_directory and
- * snapshot.commands; the rest of *ret is not to be used. Faults elsewhere do not count: a probe has
- * not all variables of the agent. As config_load(), without a word about the faults. */
+/** Reads state_directory and snapshot.commands for the supervisor of the collectors, which takes
+ * them from the file and never from a request. Use nothing else of *ret. Faults of other keys are
+ * ignored, because the supervisor does not have all variables of the agent's environment.
+ * @return as config_load(), but faults are not reported */
 int config_load_for_probe(Config **ret, const char *file, char *const *environment);
-/* The least that a file must have, five lines, for an operator who has none yet. */
+/* The shortest valid file, for an operator who has none yet. */
 extern const char config_minimal[];
-/** The same, read: for the defaults of all keys. @return 0 and *ret, -ENOMEM */
+/** Makes a Config of config_minimal, for the defaults of all keys. @return 0 and *ret, -ENOMEM */
 int config_defaults(Config **ret);
 Config *config_free(Config *c);
 DEFINE_CLEANUP(Config, config_free);
@@ -163,14 +163,16 @@ const ConfigSource *config_find_source(const Config *c, const char *name);
 const ConfigDestination *config_find_destination(const Config *c, const char *name);
 bool string_list_has(const StringList *l, const char *text);
 
-/** The effective configuration as YAML, every key, each line with a comment telling its origin. */
+/** Prints the effective configuration as YAML: every key, with its origin in a comment. */
 int config_print(const Config *c, FILE *f);
 
-/** Prints what is permitted but rarely meant, a line each: `FILE:LINE: warning: KEY: …; remedy`. */
+/** Prints a line for each value that is permitted but rarely intended: `FILE:LINE: warning: KEY:
+ * …; remedy`. */
 void config_print_warnings(const Config *c, FILE *f);
 
-/** For --check alone, since a file can come later: files that destinations name and that cannot be
- * read by this user. Faults name file, line and key of the configuration. @return how many */
+/** Adds a fault for each file that a destination names and that cannot be read. For --check only:
+ * such a file may be created later, so it does not make a configuration faulty.
+ * @return the number of faults */
 size_t config_check_files(const Config *c, Diags *diags);
 
 /** Compares two configurations. @param on_key  called with the dotted name of each key (or
@@ -183,10 +185,11 @@ void config_compare(const Config *running, const Config *loaded,
 /** The least memory with which bundles can go to a destination: the writer and, for s3, the part
  * that is made and the one that is sent. For a bundle above 9,900 × part_size the parts are larger,
  * and so is the need.
- * @param writer_min_bytes  bundle_writer_memory_min() of lib/bundle, which this floor cannot ask */
+ * @param writer_min_bytes  from bundle_writer_memory_min() of lib/bundle, which config/ must not
+ *   include */
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
 
-#define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
+#define INCIDENTS_SOURCE "incidents" /* the agent's own source, of the snapshots that it takes */
 
-/** @return what writing a bundle at this compression level takes at least, rounded up */
+/** @return the least memory with which a bundle is written at this compression level, rounded up */
 uint64_t config_writer_bytes(uint64_t level);

@@ -1,7 +1,9 @@
-/* From a file to a checked Config: loads its tree (load.c), reads it by the table (read.c),
- * completes what the elements of a file have to do with each other, and checks the rest (check.c).
- * For the supervisor of the probe it reads the few keys that it needs, whatever faults others have.
- */
+/* Makes a checked Config from a file: loads the text as a tree (load.c), reads the tree by the
+ * table (read.c), gives sources without `destinations` all of them, checks that names in a list
+ * differ, and leaves the other checks of several keys to check.c.
+ *
+ * The supervisor of the collectors reads the same file, but only the keys that it must not take
+ * from a request; faults of other keys do not stop it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +33,7 @@ static void check_unique(const Config *c, Faults *faults, const ConfigKey *list)
                                             .name = identity->name,
                                             .index = i },
                                    "give each entry its own name",
-                                   "'%s' is the name of %s[%zu] already", mine, list->name, k);
+                                   "'%s' is already the name of %s[%zu]", mine, list->name, k);
                         break;
                 }
         }

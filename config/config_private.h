@@ -1,4 +1,5 @@
-/* What reading and checking need to know of a Config; inside this folder. */
+/* The origins of a Config, and the rows of the table as they apply to an element. Private to
+ * config/. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +15,7 @@ typedef struct Origin {
         size_t index;  /* of the element, 0 outside of lists */
         size_t item;   /* of a list of strings, from 1; 0 = the key itself */
         unsigned line; /* 0 = built in */
-        bool faulty;   /* what was given is not what the field holds */
+        bool faulty;   /* the value in the file is faulty; the field does not hold it */
         bool appended; /* `/%d-%c` was appended to the value */
 } Origin;
 
@@ -29,8 +30,8 @@ void origins_sort(ConfigOrigins *o);
 
 /* ---- the table's rows, as they apply to an element ---- */
 
-/** Makes one with all keys at their defaults: no sources and destinations yet. @return 0, -ENOMEM
- */
+/** Makes a Config with all keys at their defaults, without sources and destinations.
+ * @return 0, -ENOMEM */
 int config_new_default(Config **ret);
 
 /** @return whether a row of destinations[] applies to an element of this type */

@@ -1,5 +1,9 @@
-/* Quoting is ours because libyaml's emitter is only used in config/load.c, and because `${` needs
- * an escape of its own. */
+/* Collects the faults of one file, each with the place of its key spelled out, and at most
+ * FAULTS_MAX of them. Also writes foreign text for messages (control characters escaped, passwords
+ * left out, cut) and as YAML scalars.
+ *
+ * The quoting is our own: libyaml's emitter is not used outside of config/load.c, and `${` needs an
+ * escape that YAML does not have. What is wrong with a key is left to the callers. */
 #include "config/faults.h"
 
 #include <stdint.h>
@@ -66,7 +70,7 @@ static uint32_t code_point(const char *s, size_t size) {
         return c;
 }
 
-/* Whether a YAML reader takes the character as it is, as part of a line. */
+/* @return whether the character may stand unescaped in a quoted scalar on one line */
 static bool is_printable(uint32_t c) {
         if (c < 0x20 || (c >= 0x7f && c <= 0xa0)) /* C0, DEL, C1 with NEL, no-break space */
                 return false;

@@ -1,5 +1,5 @@
-/* Where faults of one file are gathered: with the key's place spelled out, and bounded in number.
- */
+/* Collects the faults of one file, with the place of each key, bounded in number; writes foreign
+ * text for messages and as YAML. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ typedef struct Spot {
         const char *name; /* a row's name; `[]` in it stands for the element */
         size_t index;     /* of the element */
         size_t item;      /* of a list of strings, counted from 1; FAULTS_NO_ITEM = none */
-        const char *sub;  /* a name below it; may be NULL */
+        const char *sub;  /* a name in the mapping; may be NULL */
 } Spot;
 
 /** Adds `FILE:LINE: spot: fault; remedy`. Never fails: a fault that cannot be stored is still
@@ -35,8 +35,8 @@ void faults_add(Faults *f, const Spot *spot, const char *remedy, const char *fau
 /** @return whether all of it is well-formed UTF-8 */
 bool text_is_utf8(const char *s);
 
-/** Adds text, control characters as `\xNN`, cut after max bytes. What stands before an `@` may be a
- * password: `…` instead, but for an absolute path. */
+/** Adds text, control characters as `\xNN`, cut after max bytes. Except in an absolute path, what
+ * stands before an `@` may be a password: it is replaced by `…`. */
 void text_add_spelled(StrBuf *b, const char *s, size_t max);
 
 /** The same in single quotes, cut after 80 bytes. */

@@ -1,5 +1,6 @@
-/* Writes what people read about the configuration, from the one table: the example file, the man
- * page, the document. */
+/* A program of the build: writes from the table of keys what people read about the configuration,
+ * the example file, the man page and docs/CONFIGURATION.md. It copies stdin to stdout and writes
+ * the keys in the place of the line `@KEYS@`. The text around them is in config/ *.in. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ static bool is_quantity(const ConfigKey *key) {
                key->type == KEY_TIME;
 }
 
-/* What can stand there, e.g. `a size, 5MiB to 5GiB`. */
+/* Writes what the key takes, e.g. `a size, 5MiB to 5GiB`. */
 static void add_kind(StrBuf *b, const ConfigKey *key) {
         bool is_words_only = key->words && key->type != KEY_NUMBER;
         char min[VALUE_QUANTITY_SIZE], max[VALUE_QUANTITY_SIZE];
@@ -41,7 +42,7 @@ static void add_kind(StrBuf *b, const ConfigKey *key) {
         }
 }
 
-/* How the default is written, the caller's; NULL when the key must be given. */
+/* @return the default as it is written in YAML, the caller's; NULL when the key must be given */
 static char *default_of(const ConfigKey *key) {
         StrBuf b = STRBUF_INIT;
         _cleanup_(config_freep) Config *c = NULL;
@@ -61,7 +62,7 @@ static char *default_of(const ConfigKey *key) {
         return strbuf_detach(&b);
 }
 
-/* What else is to be known of a key, in sentences that begin with a blank. */
+/* Writes to what the key applies, in sentences that begin with a blank. */
 static void add_notes(StrBuf *b, const ConfigKey *key) {
         if (key->flags & KEY_S3)
                 strbuf_add(b, " For type: s3 only.");
@@ -71,7 +72,7 @@ static void add_notes(StrBuf *b, const ConfigKey *key) {
                 strbuf_add(b, " A change needs a restart.");
 }
 
-/* The example of a list of mappings is made of its keys' examples. */
+/* The example of a list of mappings has one element, made of the examples of its keys. */
 static void add_example(StrBuf *b, const ConfigKey *key) {
         const char *join = "[{";
 
@@ -148,8 +149,8 @@ static void print_example_keys(const char *prefix, const char *indentation) {
                 print_example_bucket();
 }
 
-/* A second destination, as a comment: a destination is of one type, and the file shows the defaults
- * of what it has. */
+/* The example file has a volume as its destination. A bucket follows as a comment, because an
+ * element has one type and can show the keys of that type only. */
 static void print_example_bucket(void) {
         static const char prefix[] = "destinations[].", indentation[] = "  #   ";
         const char *start = "  # - ";
@@ -244,7 +245,6 @@ static void print_example(const char *prefix) {
         print_example_keys(prefix, "");
 }
 
-/* From stdin comes the text around the keys. */
 int main(int argc, char **argv) {
         static const struct {
                 const char *name;

@@ -1,5 +1,7 @@
-/* libyaml's events become a tree of bounded depth, breadth and size. Its own document loader is not
- * used, because it follows aliases and knows no bounds. */
+/* Builds a tree from libyaml's events, with the line of each node and with bounds on depth, breadth
+ * and size. libyaml's own document loader is not used, because it follows aliases and has no
+ * bounds. Aliases, tags and second documents are faults. A syntax error is reported with a remedy,
+ * and the tree then ends before it. What the keys mean is left to read.c. */
 #include "config/load.h"
 
 #include <errno.h>
@@ -39,14 +41,14 @@ static unsigned line_of(const yaml_mark_t *mark) {
         return (unsigned)mark->line + 1;
 }
 
-/* A bound is hit: what follows is not read. */
+/* Reports that a bound was reached. The rest of the file is not read. */
 static int stop_at_bound(Builder *b, unsigned line, const char *remedy, const char *fault) {
         faults_add(b->faults, &(Spot){ .line = line }, remedy, "%s", fault);
         b->whole = false;
         return STEP_DONE;
 }
 
-/* Makes a node and hangs it into the innermost open one. */
+/* Creates a node and adds it to the innermost open list or mapping. */
 static int add_node(Builder *b, LoadNodeType type, const yaml_mark_t *mark, LoadNode **ret) {
         _cleanup_(load_freep) LoadNode *node = calloc(1, sizeof *node);
         LoadNode *parent = b->depth > 0 ? b->stack[b->depth - 1] : NULL;
@@ -176,7 +178,7 @@ static unsigned line_at(const YamlText *text, size_t offset) {
         return line;
 }
 
-/* @return where it begins, up to the end of the text; lines count from 1 */
+/* @return the beginning of a line, counted from 1; the end of the text when it has fewer lines */
 static const char *find_line(const YamlText *text, unsigned line) {
         const char *p = text->data, *end = text->data + text->n;
 
@@ -195,7 +197,7 @@ static bool is_indented_with_tab(const YamlText *text, unsigned line) {
         return p < end && *p == '\t';
 }
 
-/* Inside {} or [], YAML takes the brace of a variable for its own. */
+/* Inside {} or [], YAML reads the braces of `${NAME}` as its own. */
 static bool has_variable(const YamlText *text, unsigned line) {
         const char *p = find_line(text, line), *end = text->data + text->n;
         const char *stop = memchr(p, '\n', (size_t)(end - p));
@@ -297,8 +299,8 @@ int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *
         return 0;
 }
 
-/* Not fs_read_file(): the operator's own file may be a symlink (Kubernetes mounts them so) or a
- * pipe. */
+/* fs_read_file() refuses symlinks and pipes, but the operator's own file may be either: Kubernetes
+ * mounts files of a ConfigMap as symlinks. */
 int load_file(const char *file, char **ret, size_t *ret_n, Faults *faults) {
         _cleanup_close_ int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
         int r = fd < 0 ? -errno : fs_read_all(fd, LOAD_FILE_MAX, ret, ret_n);

@@ -1,5 +1,5 @@
-/* YAML text as a tree with line numbers: the wrapper of libyaml. What the keys mean is
- * config/read.c's. */
+/* Wraps libyaml: turns YAML text into a tree with line numbers. config/read.c knows what the keys
+ * mean. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,8 +11,9 @@ typedef enum LoadNodeType {
         LOAD_NULL,   /* no value, `~` or `null` */
         LOAD_SCALAR, /* text */
         LOAD_LIST,   /* n items */
-        LOAD_MAP,    /* n items: names and values in turn; a last name may be without a value */
-        LOAD_FAULTY  /* a fault is reported already; stands where something should */
+        LOAD_MAP,    /* n items: names and values in turn; after a syntax error the last name may
+                have no value */
+        LOAD_FAULTY  /* takes the place of a value whose fault was reported */
 } LoadNodeType;
 
 typedef struct LoadNode {
@@ -30,10 +31,10 @@ enum {
         LOAD_LIST_MAX = 1000
 };
 
-/** Reads one document. A tree is returned also after a syntax error, as far as it was read.
+/** Reads one document. After a syntax error *ret is the tree of what comes before it.
  * @param ret  the caller's, load_free(); NULL when there is no document
- * @param ret_whole  false after a syntax error or a bound: things may be missing for that reason
- * alone
+ * @param ret_whole  false when reading stopped at a syntax error or a bound: a key that is missing
+ *   may stand in the rest
  * @return 0 or -ENOMEM; faults are added to *faults */
 int load_tree(LoadNode **ret, const char *data, size_t n, Faults *faults, bool *ret_whole);
 LoadNode *load_free(LoadNode *node);

@@ -1,6 +1,7 @@
-/* From the tree of config/load.c to a Config, by the table: looks up each name, expands ${NAME},
- * sets the value, and writes down where it was given. A faulty file is read to its end, so that one
- * run shows every fault. What concerns several keys is left to check.c. */
+/* Reads the tree of load.c into a Config by the table of keys.c: looks up each name, expands
+ * ${NAME}, sets the value, and records where it was given. A faulty file is read to its end, so
+ * that one run shows every fault. What a value must look like is left to value.c, and what concerns
+ * several keys to check.c. */
 #include "config/read.h"
 
 #include <errno.h>
@@ -86,7 +87,7 @@ typedef struct Scope {
         unsigned line;      /* where it begins */
 } Scope;
 
-/* What was found under the name of one row. */
+/* What the mapping has for one row of the table. */
 typedef struct FoundKey {
         unsigned line; /* 0 = nothing */
         bool good;
@@ -123,7 +124,7 @@ static const char *node_name(const LoadNode *node) {
                                         : "a single value";
 }
 
-/* What was expected is the key's type, or what one entry of its list or mapping must be. */
+/* Reports that a node has the wrong type: for the key, or for one entry of its list or mapping. */
 static int refuse_type(ConfigReader *r, const Given *g, const LoadNode *node) {
         bool is_entry = g->spot.item != FAULTS_NO_ITEM || g->spot.sub;
         const char *expected = !is_entry                      ? keys_type_name(g->key)
@@ -161,7 +162,8 @@ static int report_value_fault(ConfigReader *r, const Spot *spot, ValueFault *f) 
         return READ_E_FAULTY;
 }
 
-/* What is given must be a list or a mapping of a bounded length. @param n  entries */
+/* Checks that the value is a list or mapping of at most so many entries, and removes the default.
+ * @param n  entries */
 static int check_entries(ConfigReader *r, const Given *g, LoadNodeType type, size_t n) {
         size_t max = g->key->max > 0 ? g->key->max : KEYS_LIST_MAX;
 
@@ -383,13 +385,13 @@ const ConfigKey *key_suggest(const char *prefix, const char *leaf) {
                         found = k;
                 }
         }
-        /* A right name in a wrong place, most often by wrong indentation. */
+        /* A key of this name exists elsewhere: most often the indentation is wrong. */
         return found ? found : key_named(NULL, leaf);
 }
 
 static void report_unknown(ConfigReader *r, const Scope *scope, const LoadNode *name) {
         bool is_shown = r->faults->n <
-                        FAULTS_MAX; /* searching is expensive, and there may be 50,000 of them */
+                        FAULTS_MAX; /* the search is slow, and a file may have 50,000 such keys */
         const ConfigRefusedKey *refused = keys_find_refused(scope->prefix, name->text);
         const ConfigKey *near = is_shown ? key_suggest(scope->prefix, name->text) : NULL;
         Spot spot = {
@@ -404,7 +406,7 @@ static void report_unknown(ConfigReader *r, const Scope *scope, const LoadNode *
         if (near && keys_is_child(near, scope->prefix))
                 strbuf_addf(&remedy, "did you mean '%s'?", keys_leaf(near));
         else if (near)
-                strbuf_addf(&remedy, "did you mean '%s'? then mind the indentation", near->name);
+                strbuf_addf(&remedy, "did you mean '%s'? then check the indentation", near->name);
         else
                 strbuf_add(&remedy, "delete the line");
         faults_add(r->faults, &spot, remedy.text, "unknown key");
@@ -428,7 +430,7 @@ static bool is_required(const ConfigKey *key) {
         return key->type != KEY_SECTION && !key->fallback;
 }
 
-/* `name:, kind: and path:`, what an entry of a list cannot do without. */
+/* Writes the keys that each entry of a list must have, e.g. `name:, kind:, path:`. */
 static void add_required_names(StrBuf *b, const ConfigKey *list) {
         const char *join = "";
 
@@ -464,8 +466,8 @@ static bool is_missing(const Scope *scope, const ConfigKey *key, const FoundKey 
                                                      value_n_elements(key, scope->base) == 0));
 }
 
-/* Which keys are needed and which must not be there; a destination's depend on its type, which may
- * come last. */
+/* Reports keys that are missing, and keys that do not apply. For a destination both depend on its
+ * type, which may be its last key, so this runs after the mapping was read. */
 static void check_applicable(ConfigReader *r, const Scope *scope, const FoundKey *found) {
         size_t n;
         const ConfigKey *keys = keys_all(&n), *type = keys_get("destinations[].type");

@@ -1,7 +1,7 @@
-/* Values of the types that the table knows: from the text of a scalar to a field, its default, and
- * back to YAML, which is also how values are compared. What is wrong with a text becomes a
- * ValueFault with a remedy. Where the text comes from, and which keys there must be, is left to
- * read.c. */
+/* Values of the types that the table knows: sets a field from the text of a scalar or from the
+ * default, and writes it as YAML. Two values are equal when their YAML is. A faulty text becomes a
+ * ValueFault with a remedy; the field stays as it was. Finding the text in the file, and reporting
+ * the fault, is left to read.c. */
 #include "config/value.h"
 
 #include <errno.h>
@@ -16,8 +16,7 @@
 #include "lib/base/parse.h"
 #include "lib/base/path.h"
 
-/** @return where the field lies in the struct at `base`; const is cast away here, for readers and
- * writers alike */
+/** @return the field in the struct at `base`. Readers and writers use it, so it drops const. */
 static inline void *value_field(const ConfigKey *key, const void *base) {
         return (char *)base + key->offset;
 }
@@ -109,12 +108,12 @@ static int set_choice(const ConfigKey *key, void *base, const char *text, ValueF
         return 0;
 }
 
-/* What there is to do with a value of a type; lists and mappings are set entry by entry. */
+/* What each type of value can do. Lists and mappings have no `set`: they are set entry by entry. */
 typedef struct ValueType {
         int (*set)(const ConfigKey *key, void *base, const char *text, ValueFault *f);
         void (*add)(const ConfigKey *key, const void *base, StrBuf *b); /* as YAML */
-        int (*parse)(const char *text, uint64_t *ret);                  /* of a quantity */
-        const char *(*format)(char *buf, uint64_t v);                   /* the same */
+        int (*parse)(const char *text, uint64_t *ret);                  /* quantities only */
+        const char *(*format)(char *buf, uint64_t v);                   /* quantities only */
 } ValueType;
 
 static const ValueType value_types[N_KEY_TYPES];
@@ -152,7 +151,7 @@ static int set_fault_range(const ConfigKey *key, const char *text, bool below, V
 }
 
 typedef struct UnitName {
-        const char *name, *unit; /* as others write it, as it is written here */
+        const char *name, *unit; /* as other programs write it; as this file must write it */
 } UnitName;
 
 static const UnitName size_names[] = {
@@ -170,7 +169,7 @@ static const UnitName time_names[] = {
         { "d", "d" },     { "ms", "ms" },  { "us", "us" },
 };
 
-/* @return how the unit is written here; NULL: unknown */
+/* @return the unit as a value must have it; NULL: unknown */
 static const char *find_unit(const UnitName *names, size_t n_names, const char *text, size_t n) {
         for (size_t i = 0; i < n_names; i++)
                 if (strlen(names[i].name) == n && strncasecmp(names[i].name, text, n) == 0)
@@ -178,8 +177,8 @@ static const char *find_unit(const UnitName *names, size_t n_names, const char *
         return NULL;
 }
 
-/* `10MB`, `8 MiB`, `5min`, and `50MiB` for a rate: how it is written here. A rate in `b` counts
- * bits, and there is no telling. */
+/* For a value such as `10MB`, `8 MiB`, `5min`, or `50MiB` for a rate, writes how it must look. Not
+ * for a rate that ends in `b`, which may be meant in bits. */
 static void add_unit_remedy(const ConfigKey *key, const char *text, StrBuf *remedy) {
         const bool is_time = key->type == KEY_TIME, is_rate = key->type == KEY_RATE;
         size_t digits = strspn(text, "0123456789");
@@ -279,7 +278,7 @@ static int check_form(const ConfigKey *key, const Form *form, const char *text, 
         return set_fault(key, text, strbuf_error(&what) < 0 ? "is wrong" : what.text, f);
 }
 
-/* Checks a string, or one of a list, and makes the copy that is kept. */
+/* Checks a string, or one of a list. @return 0 and a copy for the field in *ret */
 static int copy_checked(const ConfigKey *key, const char *text, char **ret, ValueFault *f) {
         size_t max = key->type == KEY_STRING && key->max > 0 ? key->max : KEYS_STRING_MAX;
 
@@ -362,7 +361,7 @@ int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f)
 
 /* Defaults */
 
-/* Appends each word of a text with blanks between. */
+/* Appends each word of a text; words are separated by blanks. */
 static int append_words(const ConfigKey *key, void *base, const char *words, ValueFault *f) {
         while (*words) {
                 size_t n = strcspn(words, " ");
@@ -389,7 +388,7 @@ int value_set_default(const ConfigKey *key, void *base) {
         } else {
                 r = value_set(key, base, key->fallback, &f);
         }
-        return r == VALUE_E_FAULTY ? -EINVAL : r; /* a fault in the table; a test looks for it */
+        return r == VALUE_E_FAULTY ? -EINVAL : r; /* the table is faulty; a test checks it */
 }
 
 const ConfigKey *value_next_field(const ConfigKey *after, const ConfigKey *list) {
@@ -470,8 +469,7 @@ void value_clear(const ConfigKey *key, void *base) {
         memset(field, 0, key->size);
 }
 
-/* From fields back to YAML, which is also how values are compared: what is written the same is the
- * same. */
+/* Fields as YAML */
 
 static const KeyWord *word_of_value(const ConfigKey *key, uint64_t value) {
         for (const KeyWord *w = key->words; w && w->word; w++)

@@ -1,4 +1,4 @@
-/* Values of the table's types; inside this folder. */
+/* Sets, writes, compares and frees values of the table's types. Private to config/. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ enum { VALUE_E_FAULTY = 1 };
  * @return 0; VALUE_E_FAULTY: *f says why, the field is as before; -ENOMEM */
 int value_set(const ConfigKey *key, void *base, const char *text, ValueFault *f);
 
-/** Sets the field to its default; a key without one is left alone. */
+/** Sets the field to its default. A key that must be given has none: its field does not change. */
 int value_set_default(const ConfigKey *key, void *base);
 
 /** Writes the value as YAML on one line. */
@@ -38,7 +38,7 @@ void value_fault_done(ValueFault *f);
 /** Writes what a value of this key must be: its words, or the form of its type. */
 void value_add_remedy(const ConfigKey *key, StrBuf *b);
 
-enum { VALUE_SUGGEST_MAX = 32 }; /* longer names are nobody's typing error */
+enum { VALUE_SUGGEST_MAX = 32 }; /* for longer names no other one is suggested */
 /** @param n  length of what was written
  * @return the least parse_distance() that is too far for "did you mean" */
 unsigned value_distance_limit(size_t n);
@@ -73,5 +73,5 @@ const ConfigKey *value_next_field(const ConfigKey *after, const ConfigKey *list)
 int value_set_all_defaults(const ConfigKey *list, void *base);
 void value_clear_all(const ConfigKey *list, void *base);
 
-/** For lack of memory they differ. */
+/** @return whether both are written the same in YAML; false also for lack of memory */
 bool value_is_equal(const ConfigKey *key, const void *a, const void *b);

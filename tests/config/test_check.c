@@ -80,7 +80,7 @@ static void a_path_too_long_for_the_identity_is_a_fault(void **state) {
         path[0] = '/';
         path[3996] = '\0';
         text = pair("neuron-core-dump", "/s", path);
-        expect_fault(text, "2: destinations[0].path: is too long for the '/%d-%c'");
+        expect_fault(text, "2: destinations[0].path: is too long to have '/%d-%c' appended");
 }
 
 static void places(const char *source, const char *destination, bool apart) {
@@ -146,7 +146,7 @@ static void names_are_unique_and_exist(void **state) {
         expect_fault("sources: [{name: s, kind: directory, path: /s}]\n"
                      "destinations:\n- {name: d, type: volume, path: /d}\n- {name: d, type: "
                      "volume, path: /e}\n",
-                     "4: destinations[1].name: 'd' is the name of destinations[0] already");
+                     "4: destinations[1].name: 'd' is already the name of destinations[0]");
         expect_fault("sources: [{name: s, kind: directory, path: /s, destinations: [d, e]}]\n"
                      "destinations: [{name: d, type: volume, path: /d}]\n",
                      "1: sources[0].destinations[1]: unknown destination 'e'; use one of: d");
@@ -158,8 +158,9 @@ static void names_are_unique_and_exist(void **state) {
 
 static void the_name_of_the_agent_s_own_source_is_refused(void **state) {
 #define DESTINATION "destinations: [{name: d, type: volume, path: /d}]\n"
-        expect_fault("sources: [{name: incidents, kind: directory, path: /s}]\n" DESTINATION,
-                     "1: sources[0].name: 'incidents' is what the agent ships snapshots under");
+        expect_fault(
+                "sources: [{name: incidents, kind: directory, path: /s}]\n" DESTINATION,
+                "1: sources[0].name: 'incidents' is reserved for the snapshots that the agent");
 #undef DESTINATION
 }
 
