@@ -1,4 +1,5 @@
-/* neuron-collect: finds the command and the agent's socket. Each command is a file of its own. */
+/* neuron-collect: the table of commands with their help, the options that all of them share, and
+ * the search for the agent's socket. Each command is a file of its own. */
 #include <string.h>
 
 #include "cli/common/cli.h"
@@ -169,8 +170,8 @@ typedef struct CliArgs {
         bool help;
 } CliArgs;
 
-/* One of neuron-collect's own options, before the command or after it.
- * @return how many arguments it took; 0 = none of ours */
+/* Reads one of neuron-collect's own options, which may come before or behind the command.
+ * @return the number of arguments that it took; 0: it is not one of them */
 static int parse_global(CliArgs *a, int argc, char **argv, int i) {
         static const char *const valued[] = { "--socket", "--config" };
         const char **to[] = { &a->cli.socket, &a->cli.config_file };
@@ -190,7 +191,7 @@ static int parse_global(CliArgs *a, int argc, char **argv, int i) {
         return 0;
 }
 
-/* @return how many arguments remain */
+/* Removes neuron-collect's own options. @return the number of arguments that remain */
 static int parse_globals(CliArgs *a, int argc, char **argv) {
         int kept = 1;
         for (int i = 1; i < argc;) {
@@ -209,8 +210,8 @@ static int parse_globals(CliArgs *a, int argc, char **argv) {
         return kept;
 }
 
-/* What stands before the command, and is none of the options above.
- * @return -1 continue, else the exit code */
+/* Reads the options before the command that parse_globals() has left.
+ * @return -1: continue with the command; else the exit code */
 static int parse_args(const CliArgs *a, int argc, char **argv) {
         bool is_version = false, is_json = false;
         const char *value = NULL;
@@ -226,16 +227,15 @@ static int parse_args(const CliArgs *a, int argc, char **argv) {
                 puts("neuron-collect " PACKAGE_VERSION);
                 return CLI_YES;
         }
-        if (value || is_json) /* abbreviated: parse_global() did not take it */
+        if (value || is_json) /* abbreviated, so parse_global() did not know it */
                 return cli_usage(NULL, "unknown option '%s'", argv[1]);
         if (optind < argc)
                 return -1;
         return a->help ? help() : cli_usage(NULL, "no command given");
 }
 
-/* The configuration has the socket. A default file that is faulty or missing must not keep anybody
- * from asking the agent, which continues with what it read before: then the default socket is
- * asked.
+/* Finds the agent's socket in the configuration. When the default file is faulty or missing, the
+ * default socket is used: the agent may be running with the configuration that it read before.
  * @return CLI_YES and *ret, the caller's; CLI_USAGE */
 static int find_socket(const Cli *cli, char **ret) {
         _cleanup_(config_freep) Config *config = NULL;

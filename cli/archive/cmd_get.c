@@ -1,8 +1,9 @@
-/* neuron-collect get: a bundle or one of its members, verified.
+/* neuron-collect get: fetches a bundle or one of its members, verified.
  *
- * A bundle is loaded as it is, and its parts are verified as they come. Of a member only the frames
- * are loaded that hold it, and its digest is verified. Both continue behind what an earlier run has
- * left and verified; output.c has the file. */
+ * A bundle is loaded unchanged, and its parts are verified as they arrive. For a member only the
+ * frames that hold it are loaded, and its digest is verified. Both verify and keep what an earlier
+ * run has left, and continue behind it. output.c owns the file that is written, lib/bundle/fetch.c
+ * unpacks frames. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -29,12 +30,12 @@
 #include "lib/neuron/bundle_name.h"
 
 typedef struct PartsCheck {
-        const json_t *parts;  /* of a manifest that manifest_read() has seen; borrowed */
-        size_t part;          /* the one that comes, n when there is none */
-        uint64_t part_offset; /* where it begins in the object */
+        const json_t *parts;  /* of a manifest that manifest_read() has checked; borrowed */
+        size_t part;          /* index of the current part; the number of parts at the end */
+        uint64_t part_offset; /* of the part in the object */
         uint64_t part_bytes;
         uint64_t offset; /* of the next byte */
-        Sha256 hash;     /* over what came of the part */
+        Sha256 hash;     /* over the bytes of the part so far */
 } PartsCheck;
 
 #define GET_STEP_BYTES (1 * MIB) /* read, checked and written at once */
@@ -42,8 +43,8 @@ typedef struct Get {
         const Cli *cli;
         ObjectStore *store;
         BundleNames names;        /* keys */
-        char *object_url;         /* for people */
-        const char *member;       /* NULL = all of it */
+        char *object_url;         /* for messages */
+        const char *member;       /* NULL: the whole bundle */
         const char *given_output; /* -o; NULL */
         ObjectHead manifest_text;
         json_t *manifest;
@@ -77,8 +78,8 @@ static bool is_as_listed(const PartsCheck *c) {
                           cli_text(json_array_get(c->parts, c->part), "sha256")) == 0;
 }
 
-/* @return 0; -EBADMSG: the part that ended with these bytes is another (it is the current one
- * still: parts_check_restart_part()), or there are more bytes than parts */
+/* @return 0; -EBADMSG: a part that ends in these bytes does not match the manifest, and stays the
+ * current one for parts_check_restart_part(); or there are more bytes than parts */
 static int parts_check_update(void *check, const void *data, size_t n) {
         PartsCheck *c = check;
         const char *from = data;
@@ -106,7 +107,7 @@ static void parts_check_restart_part(PartsCheck *c) {
 }
 
 #define DRAW_USEC (200 * USEC_PER_MSEC)
-/* ---- for both ways ---- */
+/* ---- shared by bundles and members ---- */
 
 static uint64_t get_object_bytes(const Get *g) {
         return cli_number(json_object_get(g->manifest, "bundle"), "bytes");
@@ -135,8 +136,8 @@ static int open_range(Get *g, uint64_t offset, uint64_t bytes, ByteSource **ret)
         return r == 0 ? CLI_YES : report_read_error(g, r);
 }
 
-/* Hands a file that is here already to `handle`, step by step. @return what that returned, if not
- * 0; -errno, -EINTR */
+/* Passes a file of an earlier run to `handle`, step by step. @return 0; the first result of
+ * `handle` that is not 0; -errno, -EINTR */
 static int read_existing(const Get *g, int fd, uint64_t bytes,
                          int (*handle)(void *userdata, const void *data, size_t n),
                          void *userdata) {
@@ -190,7 +191,7 @@ static void count_loaded(Get *g, uint64_t loaded_bytes) {
 
 /* ---- the manifest ---- */
 
-/* The manifest is not there: is it that the bundle was not delivered, or is the name wrong? */
+/* Reports that there is no manifest: the bundle was not delivered, or the name is wrong. */
 static int report_no_bundle(const Get *g) {
         _cleanup_free_ char *why = strdup(object_store_error(g->store)),
                             *url = object_store_url(g->store, g->names.stem);
@@ -212,15 +213,14 @@ static int read_manifest(Get *g) {
         return is_missing ? report_no_bundle(g) : code;
 }
 
-/* A bundle as it is: its parts are verified as they come, and what an earlier run has left is kept
- * as far as it is right. */
+/* ---- a whole bundle ---- */
 
 typedef struct Whole {
         Get *get;
         PartsCheck check;
-        uint64_t kept_bytes; /* of the partial file, that were not loaded now */
+        uint64_t kept_bytes; /* of the partial file, from an earlier run */
         char *manifest_path; /* NULL: none is written */
-        bool has_manifest;   /* it is there already, and the same */
+        bool has_manifest;   /* the same manifest exists there */
 } Whole;
 
 /* ---- the existing file ---- */
@@ -262,7 +262,7 @@ static int check_manifest(Whole *w) {
                 w->manifest_path);
 }
 
-/* Keeps of the partial file what is right. */
+/* Verifies the partial file of an earlier run, and keeps its parts up to the first bad one. */
 static int keep_partial(Whole *w) {
         Get *g = w->get;
         if (output_is_stdout(&g->out) || g->out.kept == 0)
@@ -290,7 +290,8 @@ static int report_bad_part(const Whole *w) {
                 output_is_stdout(&g->out) ? ", do not use what was written" : "");
 }
 
-/* Loads the rest, or until a part is bad that began with kept bytes: then *ret_again.  */
+/* Loads the rest. A part that began with kept bytes and is bad ends it with *ret_again: then these
+ * bytes are discarded, and the part is loaded again. */
 static int load_rest(Whole *w, bool *ret_again) {
         Get *g = w->get;
         uint64_t total = get_object_bytes(g);
@@ -336,7 +337,7 @@ static int load_bundle(Whole *w) {
 
 /* ---- the end ---- */
 
-/* Last, as at the destination: where there is a manifest, there is its bundle. */
+/* Writes the manifest last, as agents do: where there is a manifest, the bundle is complete. */
 static int write_manifest(const Whole *w) {
         const Get *g = w->get;
         if (!w->manifest_path || w->has_manifest)
@@ -404,7 +405,7 @@ static int get_whole(Get *g) {
         return code;
 }
 
-/* One member: the seek table, then only the frames that hold it, unpacked as they come. */
+/* ---- one member: the seek table, then only the frames that hold it ---- */
 
 #define TABLE_MAX_BYTES (64 * MIB)
 typedef struct GetMember {
@@ -418,7 +419,7 @@ typedef struct GetMember {
 /* ---- the existing file ---- */
 
 static int update_digest(void *digest, const void *data, size_t n) {
-        (void)member_digest_update(digest, data, n); /* whether it is zero is nobody's concern */
+        (void)member_digest_update(digest, data, n); /* whether the data is zero is not needed */
         return 0;
 }
 
@@ -443,7 +444,7 @@ static int is_same_member(int fd, void *userdata) {
 
 /* ---- loading ---- */
 
-/* A bundle that is not what its manifest says. */
+/* Reports that the bundle does not match its manifest. */
 static int report_damaged(const GetMember *m, const char *what) {
         const Get *g = m->get;
         return cli_error(
@@ -455,7 +456,7 @@ static int report_damaged(const GetMember *m, const char *what) {
 
 static int write_member(const void *data, uint64_t n, uint64_t offset, void *userdata) {
         GetMember *m = userdata;
-        (void)offset; /* in order */
+        (void)offset; /* the pieces come in order */
         m->write_error =
                 data ? output_write(&m->get->out, data, (size_t)n) : output_zeros(&m->get->out, n);
         return m->write_error;
@@ -479,8 +480,8 @@ static int load_table(GetMember *m, const FetchRange *table) {
         return r < 0 ? report_read_error(m->get, r) : CLI_YES;
 }
 
-/* @return CLI_YES, CLI_NO; *ret_bad when the content is not what it should be, which is not
- * reported */
+/* @return CLI_YES, CLI_NO; *ret_bad: the content does not match the manifest, which the caller
+ * reports */
 static int load_frames(GetMember *m, bool *ret_bad) {
         Get *g = m->get;
         _cleanup_(object_reader_freep) ByteSource *reader = NULL;
@@ -510,7 +511,7 @@ static int supply_kept(void *fetch, const void *data, size_t n) {
         return 0;
 }
 
-/* Feeds what an earlier run has left to the digest. */
+/* Adds the bytes of an earlier run to the digest. */
 static int hash_kept(GetMember *m, uint64_t bytes) {
         int r = read_existing(m->get, m->get->out.fd, bytes, supply_kept, m->fetch);
         if (r == 0)
@@ -518,8 +519,9 @@ static int hash_kept(GetMember *m, uint64_t bytes) {
         return r < 0 ? output_report(&m->get->out, r) : CLI_YES;
 }
 
-/* @param kept  what of the partial file may be kept @param ret_bad  as load_frames(); *ret_kept:
- * how much was */
+/* @param kept  bytes of the partial file that may be kept
+ * @param ret_bad  as in load_frames()
+ * @param ret_kept  bytes that were kept */
 static int load_once(GetMember *m, uint64_t kept, bool *ret_bad, uint64_t *ret_kept) {
         Get *g = m->get;
         FetchRange table;
@@ -553,7 +555,7 @@ static int load_member(GetMember *m) {
         if (code == CLI_YES)
                 code = load_once(m, g->out.kept, &bad, &kept);
         if (code == CLI_YES && bad &&
-            kept > 0) { /* of another bundle, perhaps, or broken by a crash */
+            kept > 0) { /* the kept bytes may be another bundle's, or damaged by a crash */
                 bad = false;
                 m->fetch = fetch_free(m->fetch);
                 code = load_once(m, 0, &bad, &kept);
@@ -628,7 +630,7 @@ static int get_member(Get *g) {
                 return report_no_member(g);
         int code = CLI_NO;
         if (path_unescape(g->member, &raw) < 0)
-                cli_error("%s", strerror(ENOMEM)); /* manifest_read() has seen to the spelling */
+                cli_error("%s", strerror(ENOMEM)); /* manifest_read() has checked the escapes */
         else
                 code = get_entry(&m, path_name(raw));
         fetch_free(m.fetch);

@@ -1,6 +1,6 @@
-/* neuron-collect ls: the bundles below a URL, by incident. What a bundle is comes from its key;
- * whether it was delivered and is complete from the beginning of its manifest, which are read many
- * at once. */
+/* neuron-collect ls: lists the bundles below a URL, by incident. The key says what a bundle is; the
+ * beginning of its manifest says whether it was delivered and is complete. Manifests are read many
+ * at once, and printed incident by incident, so a long list needs little memory. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,8 +34,9 @@ typedef enum EntryState {
         ENTRY_BAD_MANIFEST,
 } EntryState;
 
-typedef struct BundleInfo { /* "" where the key does not tell; pieces of the key are borrowed */
-        const char *name;   /* the stem's last component */
+/* What the key of an object or manifest says; "" where it does not. Borrows parts of the key. */
+typedef struct BundleInfo {
+        const char *name; /* the stem's last component */
         const char *node;
         size_t n_node;
         size_t n_incident; /* the first so many bytes of the key are the incident's directory; 0 =
@@ -53,7 +54,7 @@ typedef struct ListedBundle {
         uint64_t bytes, modified_usec, manifest_bytes;
         int64_t owner; /* of the manifest, else of the object */
         EntryState state;
-        bool is_read;  /* the manifest, or what is wrong with it was reported */
+        bool is_read;  /* the manifest was read, or its fault reported */
         char *reasons; /* JSON; NULL */
         json_t *failure;
 } ListedBundle;
@@ -70,7 +71,7 @@ typedef struct Ls {
         VolumeOwners owners;
 } Ls;
 
-/* ---- what the key of an object or manifest tells ---- */
+/* ---- the key of an object or manifest ---- */
 
 /* `<kind>-<yyyymmddTHHMMSS>-<12 hex>[-sN]` */
 static void read_id(const char *id, BundleInfo *ret) {
@@ -88,7 +89,8 @@ static void read_id(const char *id, BundleInfo *ret) {
         }
 }
 
-/* A directory beside the incident's has `.<node>` behind its name. */
+/* Reads the name of an incident's directory, or of a directory beside it, which ends in `.<node>`.
+ */
 static void read_incident(const char *directory, size_t n, BundleInfo *ret) {
         size_t n_node = ret->n_node;
         if (n_node > 0 && n > n_node && directory[n - n_node - 1] == '.' &&
@@ -111,8 +113,8 @@ static bool is_dots(const char *s, size_t n) {
         return n <= 2 && strncmp(s, "..", n) == 0;
 }
 
-/* @param stem  `<prefix>/<instance-id>/<bundle-id>`, or anything else, of which only the directory
- * is reported; outlives *ret */
+/* @param stem  `<prefix>/<instance-id>/<bundle-id>`; of anything else only the directory is
+ * reported. Outlives *ret */
 static void bundle_info_parse(const char *stem, BundleInfo *ret) {
         *ret = (BundleInfo){ .name = path_name(stem), .node = "" };
         read_id(ret->name, ret);
@@ -120,7 +122,7 @@ static void bundle_info_parse(const char *stem, BundleInfo *ret) {
                 return;
         const char *end = ret->name - 1, *node = end;
         ret->n_incident = (size_t)(end - stem);
-        if (!ret->kind[0]) /* not named by an agent, so it may lie anywhere */
+        if (!ret->kind[0]) /* an agent has not named it, so its directory has no meaning */
                 return;
         while (node > stem && node[-1] != '/')
                 node--;
@@ -148,7 +150,8 @@ static bool is_same_incident(const ListedBundle *a, const ListedBundle *b) {
                memcmp(a->stem, b->stem, a->what.n_incident) == 0;
 }
 
-/* Both files of a bundle come one after the other. @return NULL for lack of memory */
+/* Finds or adds the entry of a key: the two files of a bundle come one after the other.
+ * @return NULL for lack of memory */
 static ListedBundle *entry_of(Ls *l, const char *key, size_t n_stem) {
         ListedBundle *last = l->n > 0 ? &l->entries[l->n - 1] : NULL;
         if (last && strlen(last->stem) == n_stem && memcmp(last->stem, key, n_stem) == 0)
@@ -181,8 +184,8 @@ static bool read_manifest(ListedBundle *e, const ObjectHead *h) {
         return true;
 }
 
-/* Many may have one cause, so only the first one's is reported. @param why  NULL = it is no
- * manifest */
+/* Counts a manifest that cannot be read. Only the first is reported, since many may have one cause.
+ * @param why  NULL: it is not a manifest */
 static void report_bad_manifest(Ls *l, const ListedBundle *e, const char *why) {
         _cleanup_free_ char *url = object_store_url(l->store, e->stem);
         l->failed = true;
@@ -194,7 +197,7 @@ static void report_bad_manifest(Ls *l, const ListedBundle *e, const char *why) {
                 cli_error("'%s" MANIFEST_SUFFIX "' is not a manifest", url ? url : e->stem);
 }
 
-/* Reads the beginnings of the manifests that are not understood yet. @return 0, -errno */
+/* Reads max_bytes of each manifest that was not read yet. @return 0, -errno */
 static int read_manifests(Ls *l, size_t max_bytes, bool is_last_try) {
         _cleanup_free_ ObjectHead *heads = calloc(l->n, sizeof *heads);
         _cleanup_free_ ListedBundle **of = calloc(l->n, sizeof *of);
@@ -247,7 +250,7 @@ static const char *const state_texts[] = {
         [ENTRY_BAD_MANIFEST] = "manifest cannot be read",
 };
 
-/* @return the time that the key tells, else when the object was written */
+/* @return the time in the key, else the time when the object was written */
 static const char *entry_time(const ListedBundle *e, char buf[static CLOCK_ISO_SIZE]) {
         char moment[CLI_MOMENT_SIZE];
         if (e->what.time[0])
@@ -292,7 +295,7 @@ static json_t *entry_json(const Ls *l, const ListedBundle *e) {
                          "owner", e->owner == OWNER_UNKNOWN ? json_null() : json_integer(e->owner));
 }
 
-/* How many nodes the bundles [from, to) of an incident are from: they come in order of node. */
+/* @return the number of nodes of the bundles [from, to) of an incident, which are sorted by node */
 static uint64_t count_nodes(const Ls *l, size_t from, size_t to) {
         uint64_t n = 0;
         for (size_t i = from; i < to; i++) {
@@ -337,7 +340,8 @@ static void print_incident(const Ls *l, size_t from, size_t to) {
                 print_entry(l, &l->entries[i]);
 }
 
-/* @return 0, -errno; -EPIPE when nobody reads any more */
+/* Reads the manifests of the gathered bundles, and prints them. @return 0, -errno; -EPIPE: stdout
+ * was closed */
 static int flush(Ls *l) {
         int r = l->n > 0 ? classify_entries(l) : 0;
         cli_progress_end();
@@ -378,7 +382,8 @@ static int on_item(const ObjectItem *item, void *userdata) {
         e->modified_usec = MAX(e->modified_usec, item->modified_usec);
         if ((l->n_told + l->n) % DRAW_EVERY == 0)
                 cli_progress(l->cli, "%llu bundles", (unsigned long long)(l->n_told + l->n));
-        /* the last one may not have both its files yet, so all before it go */
+        /* the second file of the last bundle may still follow, so only those before it are printed
+         */
         bool goes =
                 l->n > BATCH_MAX || (l->n > BATCH && !is_same_incident(&l->entries[l->n - 2], e));
         if (!goes)
@@ -393,7 +398,7 @@ static int on_item(const ObjectItem *item, void *userdata) {
 
 /* ---- the command ---- */
 
-/* A bundle may be named itself. @return the caller's */
+/* @return the prefix of the keys to list: the URL may also name one bundle; the caller's */
 static char *list_prefix(const ObjectUrl *url, ObjectStore *store) {
         size_t n;
         uint64_t bytes;
@@ -412,8 +417,10 @@ static int list_below(Ls *l, const char *prefix) {
                       : -ENOMEM;
 }
 
-/* What lies beside an incident's directory, in `<incident>.<instance-id>/`, as that has refused it.
- * @param r  of the directory itself, which may be missing then  @return as object_store_list() */
+/* Lists the bundles beside an incident's directory, in `<incident>.<instance-id>/`: an agent
+ * delivers there when the directory refuses it.
+ * @param r  the result for the directory itself, which may be missing
+ * @return as object_store_list() */
 static int list_beside(Ls *l, const ObjectUrl *url, int r) {
         _cleanup_free_ char *parent = path_parent(url->key),
                             *prefix = strbuf_format("%s.", url->key);
@@ -425,7 +432,7 @@ static int list_beside(Ls *l, const ObjectUrl *url, int r) {
         if (!incident.date_time[0])
                 return r;
         _cleanup_free_ char *why = r > 0 ? strdup(object_store_error(l->store)) : NULL;
-        int e = parent && prefix ? flush(l) : -ENOMEM; /* read by the root that there was */
+        int e = parent && prefix ? flush(l) : -ENOMEM; /* before the root changes */
         if (e == 0)
                 e = object_store_set_root(l->store, parent);
         if (e == 0)
@@ -440,11 +447,11 @@ static int list(Ls *l, const ObjectUrl *url, const char *given) {
         _cleanup_free_ char *prefix = list_prefix(url, l->store);
         int r = list_beside(l, url, list_below(l, prefix));
         _cleanup_free_ char *why = r > 0 ? strdup(object_store_error(l->store)) : NULL;
-        int f = r >= 0 ? flush(l) : 0; /* also what was found before something failed */
+        int f = r >= 0 ? flush(l) : 0; /* prints what was found, also after a failure */
         entries_clear(l);
         cli_progress_end();
         if (r == -EPIPE || f == -EPIPE)
-                return CLI_NO; /* main() says so */
+                return CLI_NO; /* main() reports it */
         if (why) {
                 cli_error("%s", why);
                 l->failed = true;

@@ -1,6 +1,9 @@
-/* neuron-collect report: who took part in a failure, who is missing, and who failed first, folded
- * from what the nodes have written at the destination. All that is shown comes from one document,
- * which is incident.json's: so the published one can stand in where the records cannot be read. */
+/* neuron-collect report: prints who took part in a failure, who is missing, and who failed first.
+ *
+ * It reads the records that nodes have written at a destination, and folds them into the document
+ * of incident.json, as an agent does (agent/peers). All that is printed comes from that document,
+ * so the published incident.json can replace records that cannot be read. Files of users who are
+ * not known as agents' are left out: volume_owners.c. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -22,13 +25,13 @@
 #include "lib/neuron/names.h"
 #include "lib/neuron/nrt_status.h"
 
-#define EXIT_UNREADABLE CLI_NO_AGENT /* 1 is for somebody who is missing */
+#define EXIT_UNREADABLE CLI_NO_AGENT /* exit 1 means that a rank is missing */
 #define INCIDENT_NAME "incident.json"
 #define INCIDENT_BYTES_MAX ((size_t)32 << 20)
 #define FOUND_MAX 1000000                 /* names of a listing */
 #define CLAIMS_READ_MAX (64 * CLAIMS_MAX) /* of a failure, in all of its records */
 #define BATCH 16                          /* records that are read together */
-#define GROWTH_BYTES (64 * KIB)           /* what a record may have grown by since it was listed */
+#define GROWTH_BYTES (64 * KIB)           /* a record may grow so much after it was listed */
 #define CELL_SIZE 160
 
 typedef struct ReportObject { /* an object of a failure */
@@ -42,8 +45,8 @@ typedef struct FailureReport {
         const char *given;        /* the URL */
         const char *html;         /* a path; `-`; NULL */
         const char *trusted;      /* --trust-uid; NULL */
-        char *root;               /* what .incidents lies in: "" or ends in a slash */
-        char key[CLAIM_KEY_SIZE]; /* what is asked for; "" = all */
+        char *root;               /* the directory of `.incidents`: "" or ends in a slash */
+        char key[CLAIM_KEY_SIZE]; /* of the requested failure; "" = all */
         uint32_t n;               /* 0 = the newest of each key */
         json_t *published;        /* incident.json; NULL */
         ReportObject *found;      /* by key; of one number each */
@@ -51,7 +54,7 @@ typedef struct FailureReport {
         size_t n_keys;
         bool has_failed; /* something could not be read, which was reported */
         VolumeOwners owners;
-        size_t n_listed;   /* of found, in `.incidents` itself */
+        size_t n_listed;   /* of `found`: from `.incidents` itself */
         bool finds_beside; /* the current listing is of records beside `.incidents` */
 } FailureReport;
 
@@ -95,7 +98,7 @@ static json_t *load_json(const char *text, size_t n) {
 }
 
 /* Reads the published document of the directory `root`. @return 0; -ENOENT: there is none that can
- * be read, or it is not ours; -errno */
+ * be read, or it is not an agent's; -errno */
 static int read_published(FailureReport *r) {
         _cleanup_free_ char *key = strbuf_format("%s" INCIDENT_NAME, r->root);
         ObjectHead head = { .key = key, .max_bytes = INCIDENT_BYTES_MAX };
@@ -116,8 +119,8 @@ static int read_published(FailureReport *r) {
         return -ENOENT;
 }
 
-/* Finds the fixed part above an incident's directory: where the decision is. @return 0 and `root`;
- * OBJECT_E_*: it is nowhere; -errno */
+/* Finds the directory above an incident's that has the decision: the fixed part of the destination.
+ * @return 0 and `root`; OBJECT_E_*: none has it; -errno */
 static int find_root_above(FailureReport *r, bool is_directory) {
         char name[RECORD_NAME_SIZE];
         _cleanup_free_ char *at = is_directory ? realpath(r->root, NULL) : strdup(r->root);
@@ -191,7 +194,8 @@ static bool has_failure(const FailureReport *r, const IncidentsName *name) {
         return f && f->name.n == name->n;
 }
 
-/* Names come in order, so that a key's are together; of a key the highest number is kept. */
+/* Adds a record or decision. Names are sorted, so those of one key follow each other; of a key only
+ * the highest number is kept. */
 static int on_item(const ObjectItem *item, void *userdata) {
         FailureReport *r = userdata;
         ReportObject f = { .bytes = item->bytes, .modified_usec = item->modified_usec };
@@ -307,7 +311,7 @@ static int read_batch(FailureReport *r, const ReportObject *found, size_t n, Fol
                 if (bad == -EINVAL) {
                         r->has_failed = true;
                         cli_error("'%s' cannot be read: %s", keys[i],
-                                  heads[i].error ? heads[i].error : "it is not valid");
+                                  heads[i].error ? heads[i].error : "it is invalid");
                 } else
                         e = bad;
         }
@@ -421,7 +425,7 @@ static void add_facts(StrBuf *b, const json_t *d) {
                  count_state(d, "present"), count_state(d, "late"), count_state(d, "missing"),
                  json_is_integer(json_object_get(d, "world_size"))
                          ? spell(d, "world_size", n)
-                         : "an unknown number: nobody is called missing");
+                         : "an unknown number: no rank is reported as missing");
         if (cli_is_true(d, "cut"))
                 add_line(b,
                          "not all     there are more than %d processes; the others are not shown",
@@ -546,7 +550,8 @@ static void print_summary(const FailureReport *r, const json_t *d) {
                  cli_is_true(d, "cut") ? "; not all are shown" : "");
 }
 
-/* The failures that were listed: one in full, of several a line each. @return an exit code */
+/* Prints the failures that were listed: a single one in full, of several a line each.
+ * @return an exit code */
 static int show_failures(FailureReport *r) {
         json_auto_t *all = json_array();
         int e = all ? 0 : -ENOMEM, code = CLI_YES;
@@ -573,14 +578,14 @@ static int show_failures(FailureReport *r) {
 }
 
 #define SEARCH_ITEMS_MAX                                                                           \
-        20000 /* objects: the first of each prefix come early, in order of bytes                   \
+        20000 /* objects; `.incidents` sorts before most names, so it is found early               \
                */
 #define SEARCH_FOUND -ECANCELED
 typedef struct PlaceSearch {
         const FailureReport *report;
         size_t n;
         char *first; /* a bundle's key; owned; NULL: none */
-        char *place; /* what `.incidents` lies in; owned; NULL: not found */
+        char *place; /* the directory of `.incidents`; owned; NULL: not found */
 } PlaceSearch;
 
 static int on_searched(const ObjectItem *item, void *userdata) {
@@ -593,7 +598,8 @@ static int on_searched(const ObjectItem *item, void *userdata) {
         return component || ++s->n == SEARCH_ITEMS_MAX ? SEARCH_FOUND : 0;
 }
 
-/* A directory's listing passes `.incidents` over: it is searched for above a bundle. */
+/* Searches for `.incidents` in the directories above a bundle: the listing of a directory skips
+ * hidden names. */
 static void search_above_bundle(PlaceSearch *s) {
         for (size_t n = strlen(s->report->root); s->first && !s->place && s->first[n];) {
                 PlaceSearch below = { .report = s->report };
@@ -611,8 +617,8 @@ static void search_above_bundle(PlaceSearch *s) {
         }
 }
 
-/* Reports why there is no failure to show: the URL lies above the place of the records, or nodes
- * write none there. @return 0; OBJECT_E_*, -errno: it cannot be listed */
+/* Reports why there is no failure to print: the URL lies above the directory of the records, or
+ * nodes write none there. @return 0; OBJECT_E_*, -errno: it cannot be listed */
 static int report_none(FailureReport *r) {
         PlaceSearch s = { .report = r };
         int e = object_store_list(

@@ -1,4 +1,5 @@
-/* neuron-collect verify: re-hashes a bundle against the manifest beside it. */
+/* neuron-collect verify: hashes a bundle again, and compares it with the manifest beside it.
+ * Reading the object is left to object_store.c, verifying to lib/bundle/reader.c. */
 #include <errno.h>
 #include <string.h>
 

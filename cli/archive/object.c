@@ -1,5 +1,6 @@
-/* How objects are named on a command line: a URL of S3, a path, or what is nearly one of them,
- * which is refused with the right spelling; and the names of a bundle's two objects. */
+/* Parses how objects are named on a command line: a URL of S3 or a path; a mistyped URL is refused
+ * with the right form. Also makes the names of a bundle's two objects, and releases what is known
+ * of an object. Reading is left to object_store.c. */
 #include "cli/archive/object.h"
 
 #include <errno.h>
@@ -17,7 +18,7 @@ static bool begins(const char *text, const char *with) {
         return strncasecmp(text, with, strlen(with)) == 0;
 }
 
-/* @return what should have been written instead of something that is nearly a URL; NULL */
+/* @return the remedy for a mistyped URL; NULL: it is a path */
 static const char *remedy_for(const char *text) {
         if (begins(text, "s3:") || begins(text, "s3//"))
                 return "write s3://bucket/key, all in lower case and with two slashes";
@@ -27,7 +28,7 @@ static const char *remedy_for(const char *text) {
                 return "write the path alone";
         if (begins(text, "http:") || begins(text, "https:"))
                 return "write s3://bucket/key, and the server as --endpoint-url";
-        return strstr(text, "://") ? "only s3://bucket/key and paths are known here" : NULL;
+        return strstr(text, "://") ? "write s3://bucket/key or a path" : NULL;
 }
 
 static int parse_path(const char *text, ObjectUrl *u) {
@@ -71,7 +72,7 @@ bool object_url_is_directory(const ObjectUrl *url) {
         struct stat st;
         if (url->ends_in_slash)
                 return true;
-        /* what has our suffix is meant as a file, and reading tells when it is none */
+        /* a name with a bundle's suffix is meant as a file; reading it reports a directory */
         return !url->bucket && bundle_file_kind(url->key, NULL) == BUNDLE_NEITHER &&
                stat(url->key, &st) == 0 && S_ISDIR(st.st_mode);
 }
@@ -85,7 +86,7 @@ void bundle_names_done(BundleNames *n) {
 
 int bundle_names_init(const char *given, BundleNames *ret) {
         size_t n;
-        (void)bundle_file_kind(given, &n); /* any of the three will do */
+        (void)bundle_file_kind(given, &n); /* object, manifest or stem: n is the stem's length */
         if (n == 0 || given[n - 1] == '/')
                 return -EINVAL;
         BundleNames names = { .stem = strndup(given, n) };
@@ -109,7 +110,7 @@ int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret) {
                        : code;
 }
 
-/* ---- what is known of one ---- */
+/* ---- errors and heads ---- */
 
 int object_error_set(char **error, int outcome, const char *fmt, ...) {
         va_list ap;

@@ -1,5 +1,5 @@
-/* Objects of a bucket or a directory: how they are named on a command line, and what is known of
- * one. Reading them is object_store.h's. */
+/* Objects of a bucket or a directory: their names on a command line, and what is known of one
+ * object. object_store.h reads them. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,13 +18,12 @@ typedef struct ObjectUrl { /* owned */
         bool ends_in_slash;
 } ObjectUrl;
 
-/** Takes `s3://bucket[/key]` or a path. What looks like a mistyped URL is refused with the right
- * spelling.
- * @param command  who complains  @return CLI_YES, CLI_USAGE, CLI_NO for lack of memory */
+/** Parses `s3://bucket[/key]` or a path. A mistyped URL is refused with the right form.
+ * @param command  for the message  @return CLI_YES, CLI_USAGE, CLI_NO for lack of memory */
 int object_url_parse(const char *command, const char *text, ObjectUrl *ret);
 void object_url_done(ObjectUrl *u);
 
-/** @return whether it is a directory, by its slash or, of a path, as it lies there */
+/** @return whether it is a directory: it ends in a slash, or is the path of one that exists */
 bool object_url_is_directory(const ObjectUrl *url);
 
 typedef struct BundleNames { /* owned */
@@ -37,7 +36,7 @@ void bundle_names_done(BundleNames *n);
  * @return 0; -EINVAL: it names no file (empty, or ends in a slash); -ENOMEM */
 int bundle_names_init(const char *given, BundleNames *ret);
 
-/* As the AWS command line has them; NULL = not given. Meaningless for a directory. */
+/* Options as in the AWS command line; NULL: not given. They have no meaning for a directory. */
 typedef struct S3Options { /* borrowed */
         const char *endpoint_url, *region, *profile, *ca_bundle;
 } S3Options;
@@ -56,7 +55,7 @@ int s3_options_parse(int argc, char **argv, const char *what, S3Options *ret);
 
 enum {
         OBJECT_E_NOT_FOUND = 1, /* no such object; of a list: no such directory */
-        OBJECT_E_FAILED,        /* anything else that is not this process's own error */
+        OBJECT_E_FAILED,        /* another error of the store, not of this process */
 };
 
 /** Replaces the sentence of an error. @return `outcome` */
@@ -69,8 +68,8 @@ typedef struct ObjectItem { /* borrowed while on_item runs */
 } ObjectItem;
 
 typedef struct ObjectListing {
-        const char *prefix; /* of keys; a directory's names that begin with a dot are passed over,
-                               but for those that a prefix asks for */
+        const char *prefix; /* of keys. In a directory, names that begin with a dot are listed only
+                               when the prefix asks for them */
         int (*on_item)(const ObjectItem *item,
                        void *userdata); /* negative ends it and is returned */
         void *userdata;

@@ -1,6 +1,7 @@
-/* A bucket as a store: requests that block, on a loop of its own. Objects are read in ranges,
- * several at once, and continued where an answer broke off; a list is read page by page, and one
- * that does not end is given up. */
+/* A bucket as a store: requests that block, on an event loop of their own. Objects are read in
+ * ranges, several at once, and resumed where an answer broke off. A list is read page by page, and
+ * given up when it does not end. Requests, retries and credentials are left to uploaders/s3 and
+ * uploaders/aws. */
 #include "cli/archive/object_bucket.h"
 
 #include <errno.h>
@@ -26,14 +27,14 @@ struct ObjectBucket {
 };
 
 #define CONNECTIONS 8
-#define TURN_USEC (200 * USEC_PER_MSEC) /* a signal between two looks is seen after this long */
+#define TURN_USEC (200 * USEC_PER_MSEC) /* a signal is noticed after this long */
 #define REQUEST_TIMEOUT_USEC (60 * USEC_PER_SEC)
 #define RETRY_INITIAL_USEC (200 * USEC_PER_MSEC)
 #define RETRY_MAXIMUM_USEC (5 * USEC_PER_SEC)
 #define FALLBACK_REGION                                                                            \
-        "us-east-1" /* as the AWS command line does: the answer tells the bucket's own */
+        "us-east-1" /* as in the AWS command line; the answer names the bucket's region */
 
-/* ---- who says what ---- */
+/* ---- options, configuration, environment ---- */
 
 static const char *set_or_null(const char *text) {
         return text && *text ? text : NULL;
@@ -43,8 +44,8 @@ static const char *first_set(const char *a, const char *b) {
         return set_or_null(a) ? a : set_or_null(b);
 }
 
-/* An option comes before what is configured, and that before the environment; a configured
- * destination without an endpoint is AWS or what the environment says, as the agent has it. */
+/* An option counts before the configuration, and the configuration before the environment. A
+ * destination without an endpoint is AWS or that of the environment, as for the agent. */
 static S3Environment resolve_environment(const BucketOptions *l) {
         S3Environment environment = s3_environment_read(environ);
         return s3_environment_resolve(&environment,
@@ -161,14 +162,14 @@ int object_bucket_probe(const ConfigDestination *destination, const S3ProbeOptio
 #define GROW_BYTES OBJECT_PIECE_BYTES
 enum { GET_CONTINUES = 100 }; /* beside OBJECT_E_* */
 
-/* @return OBJECT_E_*, and the server's own words */
+/* @return OBJECT_E_*, and the server's message */
 static int explain_answer(char **sentence, const S3Response *answer) {
         return object_error_set(
                 sentence, answer->verdict == S3_NOT_FOUND ? OBJECT_E_NOT_FOUND : OBJECT_E_FAILED,
                 "%s", answer->sentence ? answer->sentence : "the request failed");
 }
 
-/* ---- what comes ---- */
+/* ---- answers ---- */
 
 static int on_data(const void *data, size_t n, void *userdata) {
         BucketGet *g = userdata;
@@ -207,8 +208,8 @@ static bool parse_content_range(const char *text, ContentRange *ret) {
                ret->last < ret->total;
 }
 
-/* What came is where it was to begin, ends within what was requested, and is as long as the server
- * says. It may be less: a server need not give all of a range at once. */
+/* @return whether the answer begins where it was requested, ends within the requested range, and is
+ * as long as the server says. It may be shorter: a server need not send all of a range at once. */
 static bool is_expected(const BucketGet *g, const ContentRange *range) {
         return range->first == g->offset + g->n_before &&
                range->last - range->first < g->head.max_bytes - g->n_before &&
@@ -224,8 +225,8 @@ static _printf_(2, 3) int fail(BucketGet *g, const char *fmt, ...) {
                                 s3_client_bucket(g->client), g->head.key, what ? what : "");
 }
 
-/* The answer is there, and fine as far as HTTP goes. @return 0, OBJECT_E_FAILED, GET_CONTINUES: the
- * object continues behind what has come */
+/* Checks the range of a successful answer. @return 0; OBJECT_E_FAILED; GET_CONTINUES: request the
+ * rest */
 static int check_range(BucketGet *g, const S3Result *result) {
         ObjectHead *h = &g->head;
         ContentRange range;
@@ -270,7 +271,7 @@ static int check_answer(BucketGet *g, const S3Result *result) {
                 if (r != GET_CONTINUES)
                         return r;
                 can_continue = true;
-        } else if (g->head.n == g->head.max_bytes) /* cut behind the last byte that was wanted */
+        } else if (g->head.n == g->head.max_bytes) /* it broke off behind the last byte needed */
                 return 0;
         return can_continue && g->head.n > g->n_before ? GET_CONTINUES
                                                        : explain_answer(&g->head.error, answer);

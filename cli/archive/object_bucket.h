@@ -16,7 +16,7 @@ typedef struct ObjectBucket ObjectBucket;
 typedef struct BucketOptions { /* borrowed */
         const char *bucket;
         const S3Options *given;
-        const ConfigDestination *configured; /* where there is none, every string in it is NULL */
+        const ConfigDestination *configured; /* without one, every string in it is NULL */
 } BucketOptions;
 
 /** @param ret_fault  a sentence with -EINVAL and -EOPNOTSUPP, the caller's */

@@ -1,6 +1,6 @@
-/* A directory as a store: keys are paths as the operator spelled them. What lies below may have
- * been made by anybody who can write to the volume: symlinks are not followed, and nothing but
- * regular files counts. */
+/* A directory as a store: keys are paths as the operator wrote them. Any user who can write to the
+ * volume may have created what lies below, so symlinks are not followed, and only regular files
+ * count. Which of them to believe is left to volume_owners.c. */
 #include "cli/archive/object_dir.h"
 
 #include <dirent.h>
@@ -25,7 +25,7 @@ static int explain_file_error(char **sentence, const char *doing, const char *ke
         if (error == ENOMEM || error == EINTR)
                 return -error;
         if (error == ENOENT || error == ENOTDIR)
-                return object_error_set(sentence, OBJECT_E_NOT_FOUND, "'%s' is not there", key);
+                return object_error_set(sentence, OBJECT_E_NOT_FOUND, "'%s' does not exist", key);
         if (error == EBADF || error == EISDIR)
                 return object_error_set(sentence, OBJECT_E_FAILED, "'%s' is not a regular file",
                                         key);
@@ -50,7 +50,7 @@ int object_dir_set_root(ObjectDir *s, const char *directory) {
         return 0;
 }
 
-/* @return what a path has below the root; "" = nothing; NULL: it is elsewhere */
+/* @return the path relative to the root; "": the root; NULL: it is not below the root */
 static const char *find_below_root(const ObjectDir *s, const char *path) {
         size_t n = strlen(s->root);
         if (strcmp(s->root, ".") == 0 && path[0] != '/' && strncmp(path, "./", 2) != 0)
@@ -106,8 +106,7 @@ typedef struct ListingWalk {
         const ObjectListing *listing;
         const char *begin; /* of the names in the first directory */
         size_t depth;
-        char *failure; /* the first directory below that cannot be listed: told after all others
-                          were */
+        char *failure; /* the first directory below that cannot be listed: reported at the end */
 } ListingWalk;
 
 static int list_directory(ListingWalk *l, int at_fd, const char *name, const char *path);
@@ -141,7 +140,8 @@ static bool is_dots(const char *name) {
         return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* Dot-names are what an agent is writing just now, its incidents' records, and other people's. */
+/* Names that begin with a dot are skipped unless `begin` asks for them: agents' temporary files,
+ * the records of incidents, and other programs' files. */
 static int read_names(DIR *dir, const char *begin, Names *names) {
         const struct dirent *e;
         int r = 0;
@@ -192,7 +192,7 @@ static int list_failed(ListingWalk *l, const char *path, int error) {
         return 0;
 }
 
-/* The root was spelled by the operator, who may mean a symlink. */
+/* Opens the first directory. The operator has written the root, which may be a symlink. */
 static int open_first(const ObjectDir *s, const char *path) {
         const char *below = find_below_root(s, path);
         _cleanup_close_ int root_fd = below ? open_store_root(s) : -EXDEV;
@@ -240,7 +240,7 @@ int object_dir_list(const ObjectDir *s, const ObjectListing *listing, char **err
 
 /* ---- a range of one ---- */
 
-/* Opens the file of a directory's object, and makes sure that it is the one that is meant. */
+/* Opens an object's file, and checks its size. */
 int object_dir_open(const ObjectDir *s, const ObjectRange *range, int *ret, uint64_t *ret_bytes,
                     char **error) {
         struct stat st;

@@ -1,5 +1,5 @@
-/* A range of an object as a ByteSource: of a file by pread(2), of a bucket in pieces, the one that
- * is wanted and those after it in parallel. */
+/* Reads a range of an object as a ByteSource: a file by pread(2), an object in a bucket in pieces,
+ * the requested one and the next ones in parallel. */
 #include "cli/archive/object_reader.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* A bucket or a directory as one store: which of them a URL means, by which options and which
- * configured destination it is opened, and where a bundle lies in it. object_bucket.c and
- * object_dir.c do the reading. */
+/* A bucket or a directory as one store: decides which of them a URL means, and by which options and
+ * which configured destination it is opened; finds a bundle in it and reads its manifest.
+ * object_bucket.c and object_dir.c do the reading. */
 #include "cli/archive/object_store.h"
 
 #include <errno.h>

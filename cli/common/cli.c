@@ -1,3 +1,10 @@
+/* What all commands share: output, arguments, requests to the agent, signals, and reading the
+ * agent's answers.
+ *
+ * All text that a command prints passes through here and is escaped, so that a file's name, a peer
+ * or the agent cannot send control characters to a terminal. Errors name the remedy, and each kind
+ * has its exit code. How a request is sent is left to client.c, and what an answer means to the
+ * commands. */
 #include "cli/common/cli.h"
 
 #include <errno.h>
@@ -16,7 +23,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-/* A line of progress is on the terminal: who writes next wipes it first. */
+/* Whether a line of progress is on the terminal, which the next output must erase first */
 static bool progress_is_drawn;
 
 /* ---- signals ---- */
@@ -50,8 +57,7 @@ void cli_raise_caught_signal(void) {
 
 /* ---- printing ---- */
 
-/* @return the text with nothing in it that could drive a terminal, the caller's; NULL for lack of
- * memory */
+/* @return the text with control characters escaped, the caller's; NULL for lack of memory */
 static _printf_(1, 0) char *format_safe(const char *fmt, va_list ap) {
         _cleanup_free_ char *raw = strbuf_vformat(fmt, ap);
         if (!raw)
@@ -87,9 +93,10 @@ void cli_line(const char *fmt, ...) {
         puts(text ? text : "");
 }
 
-/* What was printed comes before what is complained about, also where both go to one file. */
+/* Prints an error. stdout is flushed first, so that the order is right where both go to one file.
+ */
 static void print_error(const char *command, const char *text, const char *hint) {
-        (void)fflush(stdout); /* main() asks how that went */
+        (void)fflush(stdout); /* main() checks for errors */
         cli_progress_end();
         fprintf(stderr, "neuron-collect%s%s: %s%s\n", command ? " " : "", command ? command : "",
                 text ? text : strerror(ENOMEM), hint);
@@ -187,7 +194,7 @@ static int report_option(const char *command, int o, const char *culprit) {
                 return cli_usage(command, "option '%s' requires a value", culprit);
         if (is_long && optopt > 0)
                 return cli_usage(command, "option '%s' takes no value", culprit);
-        if (!is_long && optopt > 0) /* one letter, and not necessarily an argument of its own */
+        if (!is_long && optopt > 0) /* one letter, perhaps of several in one argument */
                 return cli_usage(command, "unknown option '-%c'", optopt);
         return cli_usage(command, "unknown option '%s'", culprit);
 }
@@ -276,7 +283,7 @@ static int report_no_agent(const Cli *cli, const ClientFailure *why) {
         return CLI_NO_AGENT;
 }
 
-/* @param action  with id: what of it was refused; NULL */
+/* Reports that the agent refused a request. @param action  what was requested of `id`; NULL */
 static int report_refusal(const ClientReply *reply, const char *action, const char *id) {
         const json_t *error = json_object_get(reply->json, "error");
         const char *message = cli_text(error, "message");
@@ -291,10 +298,11 @@ static int report_refusal(const ClientReply *reply, const char *action, const ch
 
 typedef struct Question {
         const char *method, *path;
-        const char *action, *id; /* for what is reported after a refusal; NULL */
+        const char *action, *id; /* for the report of a refusal; NULL */
 } Question;
 
-/* Not at the deadline to the millisecond: a busy agent that answers is one that runs. */
+/* A request waits at least this long, even past --timeout: a busy agent that answers late still
+ * runs. */
 #define TIMEOUT_MIN_MSEC 5000
 static long timeout_msec(const Cli *cli) {
         uint64_t now = clock_boottime_usec();
@@ -312,15 +320,15 @@ static int request(const Cli *cli, const Question *q, json_t **ret_json) {
                 return report_no_agent(cli, &reply.why);
         if (r == CLIENT_E_TOO_LARGE)
                 return cli_error(
-                        "the answer of '%s' to %s %s is larger than any of neuron-collectd; what "
-                        "listens "
-                        "there?",
+                        "the answer of '%s' to %s %s is too large for neuron-collectd; check what "
+                        "listens there",
                         cli->socket, method, path);
         if (r < 0)
                 return cli_error("cannot query '%s': %s", cli->socket, strerror(-r));
         if (!reply.json)
                 return cli_error(
-                        "the answer of '%s' to %s %s (status %ld) is not JSON; what listens there?",
+                        "the answer of '%s' to %s %s (status %ld) is not JSON; check what listens "
+                        "there",
                         cli->socket, method, path, reply.status);
         if (reply.status < 200 || reply.status > 299)
                 return report_refusal(&reply, q->action, q->id);
@@ -416,7 +424,7 @@ CliCopy cli_copy(const json_t *shipping) {
 static const char *copy_text(char *buf, const CliCopy *c) {
         char size[PARSE_FORMAT_SIZE], span[CLOCK_ISO_SIZE];
         StrBuf text = STRBUF_INIT;
-        /* What is sent is compressed, and the rest is of the files. */
+        /* done and total count bytes of files, sent counts compressed bytes */
         if (c->total_bytes > 0)
                 strbuf_addf(&text, ", %u %% of %s%s", cli_percent(c->done_bytes, c->total_bytes),
                             parse_format_human(size, c->total_bytes),
@@ -469,14 +477,14 @@ unsigned cli_percent(uint64_t done, uint64_t total) {
 
 #define FAR UINT_MAX
 
-/* @return how far the name is from what was wanted, FAR = too far to be meant */
+/* @return the distance of a name from the wanted one; FAR: it is not suggested */
 static unsigned rate_name(const char *wanted, const char *name) {
         const char *a = path_name(wanted), *b = path_name(name);
         if (strcasecmp(a, b) == 0)
-                return 0; /* in another directory, or other case */
+                return 0; /* the same name in another directory, or with another case */
         size_t n = strlen(wanted);
         if ((*a && strcasestr(b, a)) || (strncmp(name, wanted, n) == 0 && name[n] == '/'))
-                return 1; /* a part of it, or its directory */
+                return 1; /* the wanted name is a part of it, or its directory */
         unsigned d = parse_distance(a, b), tolerated = 1 + (unsigned)strlen(a) / 4;
         return d <= tolerated ? d + 1 : FAR;
 }

@@ -1,6 +1,5 @@
-/* What the commands share: where the agent is, how to say things, and how to leave.
- * All text goes out through here: whatever a file, a peer or the agent put into it, no control
- * character reaches a terminal. */
+/* What all commands share: output, arguments, requests to the agent, signals. All text is printed
+ * through these functions, which escape control characters of files' names, peers and the agent. */
 #pragma once
 
 #include <jansson.h>
@@ -15,13 +14,13 @@ struct Config;
 enum { CLI_YES = 0, CLI_NO = 1, CLI_USAGE = 2, CLI_NO_AGENT = 3 };
 
 typedef struct Cli {
-        const char *socket;      /* the agent's; NULL for commands that ask no agent */
-        const char *config_file; /* to be read; the default one may be missing */
-        bool config_given;       /* by --config: must be there */
-        bool json;               /* for scripts */
-        bool colour;             /* stdout is a terminal that can */
-        bool terminal;           /* stdout is one */
-        bool progress;           /* stderr is one: draw there how far it is */
+        const char *socket;      /* the agent's; NULL for commands that need no agent */
+        const char *config_file; /* the configuration; the default file may be missing */
+        bool config_given;       /* by --config: the file must exist */
+        bool json;               /* --json: output for scripts */
+        bool colour;             /* stdout is a terminal that has colours */
+        bool terminal;           /* stdout is a terminal */
+        bool progress;           /* stderr is a terminal on which progress is drawn */
         uint64_t deadline_usec;  /* CLOCK_BOOTTIME: no request waits longer; 0 = none */
 } Cli;
 
@@ -57,42 +56,43 @@ int cmd_hook(const Cli *cli, int argc, char **argv);
 
 /* ---- signals ---- */
 
-/** For commands that leave something behind which is worth a word: from here on SIGINT, SIGTERM and
+/** For commands that report what an interruption leaves behind: from here on SIGINT, SIGTERM and
  * SIGHUP only set a flag, which the command checks several times a second, and a closed pipe is an
  * error of write(2). */
 void cli_catch_signals(void);
 bool cli_is_interrupted(void);
-/** At the end of main(): when there was a signal, ends by it, so that a shell knows. */
+/** At the end of main(): if there was a signal, ends the process by it, so that a shell sees it. */
 void cli_raise_caught_signal(void);
 
 /* ---- printing ---- */
 
-/** Writes to stdout, control characters and what is not UTF-8 as `\xNN`. @return how many columns
- * were written, about */
+/** Writes to stdout; control characters and bytes that are not UTF-8 become `\xNN`.
+ * @return the approximate number of columns */
 int cli_part(const char *fmt, ...) _printf_(1, 2);
 /** The same and ends the line. */
 void cli_line(const char *fmt, ...) _printf_(1, 2);
-/** `neuron-collect: …` on stderr, spelled the same way. @return CLI_NO */
+/** Prints `neuron-collect: …` on stderr, escaped the same way. @return CLI_NO */
 int cli_error(const char *fmt, ...) _printf_(1, 2);
-/** Says what is wrong with the usage, and where to look. @param command  NULL = of neuron-collect
- * itself  @return CLI_USAGE */
+/** Reports wrong usage, and names the --help to read. @param command  NULL: of neuron-collect
+ * itself
+ * @return CLI_USAGE */
 int cli_usage(const char *command, const char *fmt, ...) _printf_(2, 3);
 
-/** Writes a word that says how something stands, green, yellow or red by its meaning. @param width
- * filled up with blanks; 0 */
+/** Writes the word of a state, in green, yellow or red by its meaning.
+ * @param width  columns that are filled up with blanks; may be 0 */
 void cli_state(const Cli *cli, const char *word, int width);
 
 /** `1 file`, `2 files`. @param singular  its plural must end in -s @param buf at least
  * CLI_COUNT_SIZE */
 #define CLI_COUNT_SIZE 48
 const char *cli_count(char *buf, uint64_t n, const char *singular);
-/** A moment as the API spells it, without the fraction of a second. @param buf  at least
- * CLI_MOMENT_SIZE  @return buf */
+/** Copies a moment of the API without the fraction of a second.
+ * @param buf  at least CLI_MOMENT_SIZE  @return buf */
 #define CLI_MOMENT_SIZE 40
 const char *cli_moment(char *buf, const char *moment);
 
-/** Draws one line of progress on stderr over the one before; nothing where that is not a terminal.
- * Any error message wipes it. */
+/** Draws a line of progress on stderr in the place of the last one, if stderr is a terminal. An
+ * error message erases it. */
 void cli_progress(const Cli *cli, const char *fmt, ...) _printf_(2, 3);
 void cli_progress_end(void);
 /** `[#####...............]`. @param buf  at least CLI_BAR_SIZE @return buf */
@@ -101,7 +101,7 @@ const char *cli_bar(char *buf, unsigned percent);
 
 /* ---- arguments ---- */
 
-/* An option and where it goes; with both places its value may be left out. */
+/* An option, and where its value goes. With both `value` and `is_given` the value is optional. */
 typedef struct CliOption {
         const char *name;
         const char **value;
@@ -111,25 +111,25 @@ typedef struct CliOption {
 
 enum { CLI_OPTIONS_MAX = 12 };
 
-/** getopt_long by a table, which complains in our words. Arguments begin at optind then.
- * @param command  whose they are; NULL = neuron-collect's own, which stand before the command
+/** Parses options by a table, and reports faults. The arguments begin at optind afterwards.
+ * @param command  NULL: neuron-collect's own options, before the command
  * @param options  at most CLI_OPTIONS_MAX, ends in { 0 }  @return CLI_YES, CLI_USAGE */
 int cli_options(const char *command, int argc, char **argv, const CliOption *options);
-/** As cli_options() of argv[0], and no arguments. */
+/** As cli_options() for argv[0], a command without arguments. */
 int cli_options_only(int argc, char **argv, const CliOption *options);
-/** For commands without options: checks the number of arguments. @param what  is wanted, for people
- * @return CLI_YES, CLI_USAGE */
+/** For commands without options: checks the number of arguments.
+ * @param what  the argument, for the message  @return CLI_YES, CLI_USAGE */
 int cli_no_argument(int argc, char **argv);
 int cli_one_argument(int argc, char **argv, const char *what, const char **ret);
-/** Reads the value of an option. @param value  NULL = not given: *ret_usec stays
- * @param example  for people @return CLI_YES, CLI_USAGE */
+/** Reads the value of an option. @param value  NULL: not given, *ret_usec does not change
+ * @param example  for the message  @return CLI_YES, CLI_USAGE */
 int cli_duration(const char *command, const char *value, const char *example, uint64_t *ret_usec);
 
 /* ---- requests ---- */
 
 /** Sends a request to the agent. A failure is reported on stderr.
  * @param ret_json  the body of a 2xx answer, to be json_decref'ed; untouched otherwise
- * @return CLI_YES, CLI_NO (the agent said no), CLI_USAGE (it did not understand), CLI_NO_AGENT */
+ * @return CLI_YES; CLI_NO: refused; CLI_USAGE: an invalid request; CLI_NO_AGENT */
 int cli_request(const Cli *cli, const char *method, const char *path, json_t **ret_json);
 /** The same about one bundle. @param action  NULL = the bundle itself */
 int cli_request_bundle(const Cli *cli, const char *id, const char *action, json_t **ret_json);
@@ -141,7 +141,7 @@ int cli_load_config(const Cli *cli, bool quiet, struct Config **ret);
 /** Prints JSON for scripts: indented, keys in the API's order; on a terminal in ASCII, since \u009b
  * is a control character too. Takes a NULL for lack of memory. @return CLI_YES, CLI_NO */
 int cli_print_json(const Cli *cli, const json_t *json);
-/** The same, of JSON made for it. @param json  stolen */
+/** The same, and releases the JSON. @param json  stolen */
 int cli_print_new_json(const Cli *cli, json_t *json);
 /** @return the text as a JSON string, spelled by path_escape() where it is not UTF-8; null for
  * NULL; NULL for lack of memory */
@@ -155,21 +155,20 @@ bool cli_is_true(const json_t *object, const char *key);
 const json_t *cli_find(const json_t *list, const char *key, const char *value);
 /** @return an array's string, "" when it is none */
 const char *cli_string(const json_t *value);
-typedef struct CliCopy { /* how far it is; what is 0 is not known */
+typedef struct CliCopy { /* the progress of a copy; 0: not known */
         uint64_t done_bytes, total_bytes, rate, sent_bytes, eta_seconds;
         bool has_eta;
 } CliCopy;
-/** Formats how far a copy is, from what the API says of it: `50 % of 8.0 MiB, 2.0 MiB/s, 2s left,
- * 1.0 MiB sent`. @param buf  at least CLI_PROGRESS_SIZE @return buf; "" when nothing is known yet
- */
+/** Formats the progress of a copy from the API's object: `50 % of 8.0 MiB, 2.0 MiB/s, 2s left, 1.0
+ * MiB sent`. @param buf  at least CLI_PROGRESS_SIZE  @return buf; "" when nothing is known yet */
 #define CLI_PROGRESS_SIZE 192
 const char *cli_progress_text(char *buf, const json_t *shipping);
 CliCopy cli_copy(const json_t *shipping);
-/** Draws the same behind a bar. @param what  stands before it; "" */
+/** Draws the same behind a bar. @param what  is drawn before the bar; "" */
 void cli_draw_copy(const Cli *cli, const char *what, const CliCopy *copy);
 
-/** What was reported of a failure, from its JSON: `1200 NRT_…, job K, rank 3`. @param buf  at least
- * CLI_FAILURE_SIZE @return buf; "" for null */
+/** Formats the failure that hooks reported, from its JSON: `1200 NRT_…, job K, rank 3`.
+ * @param buf  at least CLI_FAILURE_SIZE  @return buf; "" for null */
 #define CLI_FAILURE_SIZE 256
 const char *cli_failure_text(char *buf, const json_t *failure);
 
@@ -178,7 +177,7 @@ unsigned cli_percent(uint64_t done, uint64_t total);
 
 /* ---- names ---- */
 
-/* The name nearest to one that does not exist: for "did you mean". */
+/* Finds the name that is most like one that does not exist, for "did you mean". */
 typedef struct Suggestion {
         const char *wanted; /* borrowed */
         char *name;         /* the nearest so far, NULL = none is near; owned */

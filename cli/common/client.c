@@ -1,3 +1,5 @@
+/* Sends one request to the agent's API over its unix socket, by libcurl, and waits for the answer.
+ * What an answer means, and how a failure is reported, is left to cli.c and the commands. */
 #include "cli/common/client.h"
 
 #include <curl/curl.h>
@@ -34,7 +36,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *userdata) {
 static CURLcode perform(CURL *curl, const char *socket, const char *url, Body *body) {
         curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, socket);
         curl_easy_setopt(curl, CURLOPT_URL, url);
-        curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* whatever the environment says */
+        curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* ignore proxies of the environment */
         curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
         curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
         curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
@@ -70,7 +72,7 @@ static int build_reply(CURL *curl, Body *body, ClientReply *ret) {
 
 int client_request(const char *socket, const char *method, const char *path, long timeout_msec,
                    ClientReply *ret) {
-        /* libcurl tells of such a path as if a host could not be found */
+        /* libcurl would report such a path as a host that cannot be resolved */
         if (!socket[0] || strlen(socket) >= sizeof((struct sockaddr_un *)NULL)->sun_path) {
                 ret->why = (ClientFailure){ .error = ENAMETOOLONG,
                                             .text = socket[0] ? "longer than a socket's path can be"
@@ -78,7 +80,7 @@ int client_request(const char *socket, const char *method, const char *path, lon
                 return CLIENT_E_NO_AGENT;
         }
         _cleanup_(curl_easy_cleanupp) CURL *curl = curl_easy_init();
-        /* the host is only for the Host: header; the connection goes to the socket */
+        /* `localhost` is only for the Host: header; the connection goes to the socket */
         _cleanup_free_ char *url = strbuf_format("http://localhost%s", path);
         if (!curl || !url)
                 return -ENOMEM;

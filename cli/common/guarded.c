@@ -1,5 +1,6 @@
-/* See guarded.h. The child's last byte proves that fn returned. The parent does not wait for its
- * exit status, since closing a file can hang as well. */
+/* Runs a function in a child that may hang in the kernel, and reads its output with a limit on idle
+ * time, as guarded.h says. The child's last byte proves that the function returned. The parent does
+ * not wait for the child's exit status, since closing a file can hang as well. */
 #include "cli/common/guarded.h"
 
 #include <dirent.h>
@@ -116,7 +117,7 @@ static int detach_output(StrBuf *b, char **ret) {
 int guarded_run(void (*fn)(FILE *out, void *userdata), void *userdata, char **ret) {
         int ends[2];
         StrBuf b = STRBUF_INIT;
-        (void)fflush(NULL); /* else the child would write it, too */
+        (void)fflush(NULL); /* otherwise the child would write the buffers, too */
         if (pipe2(ends, O_CLOEXEC) < 0)
                 return -errno;
         _cleanup_close_ int read_end = ends[0], write_end = ends[1];

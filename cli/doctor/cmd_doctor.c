@@ -1,8 +1,10 @@
-/* neuron-collect doctor: checks every part, and reports remedies for what does not work.
+/* neuron-collect doctor: checks every part of an installation, and reports what does not work with
+ * a remedy.
  *
- * This file has the command and its order: the configuration first, without which nothing else can
- * be checked, the agent's status, which the other checks use, and how the agent is last. It also
- * checks what a snapshot needs. The other checks are doctor_*.c; doctor.c reports findings. */
+ * This file has the command and the order of the checks. The configuration is first, since without
+ * it nothing else can be checked; then the agent's status, which the other checks use; the agent's
+ * own state is last. It also checks what a snapshot needs. The other checks are in doctor_*.c;
+ * doctor.c prints the findings. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -57,9 +59,9 @@ static int find_destination(const Doctor *d) {
                 return CLI_YES;
         for (size_t i = 0; i < d->config->n_destinations; i++)
                 suggest_add(&near, d->config->destinations[i].name);
-        return near.name ? cli_usage("doctor", "no destination is called '%s'; did you mean '%s'?",
+        return near.name ? cli_usage("doctor", "unknown destination '%s' (did you mean '%s'?)",
                                      d->only, near.name)
-                         : cli_usage("doctor", "no destination is called '%s'", d->only);
+                         : cli_usage("doctor", "unknown destination '%s'", d->only);
 }
 
 /* ---- what a snapshot needs ---- */
@@ -87,14 +89,15 @@ static void check_snapshots(Doctor *d) {
                               version ? version : "");
 }
 
-/* Connects to nobody: a socket of another type is refused with EPROTOTYPE, and one that nobody has
- * any more with ECONNREFUSED. */
+/* @return whether no process listens on a socket: ECONNREFUSED. The type is wrong on purpose, so
+ * that a process that listens is not disturbed: the kernel refuses it with EPROTOTYPE. */
 static bool is_stale(const char *path) {
         _cleanup_close_ int fd = fs_connect_socket(path, SOCK_STREAM);
         return fd == -ECONNREFUSED;
 }
 
-/* The agent's own user may not read devices and other users' processes; a separate unit may. */
+/* Checks the socket on which systemd starts the supervisor of the collectors. Without it the agent
+ * runs collectors as its own user, who may read neither devices nor other users' processes. */
 static void check_probe(Doctor *d) {
         _cleanup_free_ char *parent = path_parent(d->config->api.socket),
                             *path = parent ? path_join(parent, "probe.sock") : NULL;
@@ -109,12 +112,13 @@ static void check_probe(Doctor *d) {
                 doctor_report(d, WARNING, "snapshot",
                               is_there ? "systemctl restart neuron-collectd-probe.socket"
                                        : "systemctl enable --now neuron-collectd-probe.socket",
-                              "%s '%s'%s: snapshots only have what the agent's user may read",
+                              "%s '%s'%s: snapshots have only what the agent's user may read",
                               is_there ? "no process listens on" : "there is no", path,
                               is_there ? ", which is left over" : "");
 }
 
-/* Counted since the state directory was created. */
+/* Reports hooks whose directory the agent cannot see. The agent counts them since its state
+ * directory was created. */
 static void check_unseen(Doctor *d) {
         uint64_t n = cli_number(json_object_get(d->agent, "hook"), "unseen");
         if (n > 0)

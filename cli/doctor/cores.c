@@ -1,3 +1,10 @@
+/* What becomes of the core of a process that crashes on this node, and what to change so that a
+ * source of kind process-core gets it.
+ *
+ * kernel.core_pattern decides where a core goes: a directory, or a program such as systemd-coredump
+ * or apport. RLIMIT_CORE decides how much of it is written. The rules, core_advise(), touch no
+ * file; cores_check() reads the pattern and the limits for them. Printing is left to cmd_doctor.c.
+ */
 #include "cli/doctor/cores.h"
 
 #include <errno.h>
@@ -25,7 +32,7 @@
 static CorePlace place_of_program(const char *program) {
         const char *name = path_name(program);
         if (strcmp(name, "false") == 0 || strcmp(name, "true") == 0)
-                return CORE_NOWHERE; /* as hardening guides have it */
+                return CORE_NOWHERE; /* hardening guides advise `|/bin/false` */
         if (strcmp(name, "systemd-coredump") == 0)
                 return CORE_BY_SYSTEMD;
         return strcmp(name, "apport") == 0 ? CORE_BY_APPORT : CORE_BY_PROGRAM;
@@ -48,7 +55,7 @@ static int parse_program(CorePattern *p, const char *text) {
 static int parse_path(CorePattern *p, const char *text) {
         size_t n = strcspn(text, "%");
         while (text[n] != '/')
-                n--; /* the first byte is one */
+                n--; /* the first byte is a slash */
         _cleanup_free_ char *directory = strndup(text, n > 0 ? n : 1);
         p->directory = directory ? path_simplify(directory) : NULL;
         return p->directory ? 0 : -ENOMEM;
@@ -120,13 +127,14 @@ static char *recipe_for(const char *directory, const char *before, const char *a
                              before, directory, directory, after);
 }
 
-/* What to write so that cores go where a source gets them: the first one's directory, or ours. */
+/* @return how to send cores to the directory of the first source, or, without a source, to
+ * OUR_DIRECTORY; the caller's */
 static char *recipe(const CoreSetup *f) {
         const CoreSource *first = f->n_sources > 0 ? f->sources : NULL;
         if (first && path_is_below(SYSTEMD_DIRECTORY, first->fixed))
                 return strbuf_format("install systemd-coredump, whose directory source %s covers",
                                      first->name);
-        /* which writes its own pattern at each start */
+        /* apport.service writes its own pattern at each start */
         const char *before = f->pattern.place == CORE_BY_APPORT ? "disable apport.service, " : "";
         return first ? recipe_for(first->fixed, before, "")
                      : recipe_for(OUR_DIRECTORY, before,
@@ -136,11 +144,11 @@ static char *recipe(const CoreSetup *f) {
 static const char *const ways[] = {
         [CORE_NOWHERE] = "no core is written",
         [CORE_IN_WORKING_DIRECTORY] =
-                ("cores go to the working directory of the process, in a container inside "
-                 "of it, where no source is sure to find them"),
-        [CORE_IN_DIRECTORY] = "the kernel writes cores, those of a container inside of it,",
-        [CORE_BY_SYSTEMD] = "systemd-coredump keeps cores, as coredump.conf permits,",
-        [CORE_BY_APPORT] = "apport keeps cores, but none of containers,",
+                ("cores go to the working directory of the process, which may be inside a "
+                 "container: no source is sure to find them"),
+        [CORE_IN_DIRECTORY] = "the kernel writes cores (of a container: inside the container)",
+        [CORE_BY_SYSTEMD] = "systemd-coredump keeps cores (limits: coredump.conf)",
+        [CORE_BY_APPORT] = "apport keeps cores (none of containers)",
         [CORE_BY_PROGRAM] = "its program decides where cores go",
 };
 
@@ -168,7 +176,7 @@ static void advise_place(const CoreSetup *f, CoreAdvice *ret) {
                                     : recipe(f);
 }
 
-/* @return whether there is something to say */
+/* @return whether there is an advice */
 static bool advise_directory(const CoreSetup *f, CoreAdvice *ret) {
         const CorePattern *p = &f->pattern;
         if (p->place != CORE_IN_DIRECTORY || (f->is_writable && p->is_unique))
@@ -181,14 +189,14 @@ static bool advise_directory(const CoreSetup *f, CoreAdvice *ret) {
                                       p->directory);
         else
                 ret->detail = strbuf_format("kernel.core_pattern '%s' has no %%P: a core replaces "
-                                            "the one before",
+                                            "an earlier one",
                                             f->text);
         ret->remedy = p->is_unique ? strbuf_format("run `install -d -m 1777 %s`", p->directory)
                                    : recipe_for(p->directory, "", "");
         return true;
 }
 
-/* The least limit is named: one rank without a core can be the one that crashes. */
+/* Names the process with the lowest limit: the rank without a core may be the one that crashes. */
 static void advise_processes(const CoreSetup *f, CoreAdvice *ret) {
         const CoreProcess *least = &f->processes[0];
         char soft[PARSE_FORMAT_SIZE], hard[PARSE_FORMAT_SIZE];
@@ -222,8 +230,8 @@ static void advise_processes(const CoreSetup *f, CoreAdvice *ret) {
 static void advise_limit(const CoreSetup *f, CoreAdvice *ret) {
         *ret = (CoreAdvice){ .finding = OK };
         if (!f->pattern.is_limited)
-                ret->detail = strbuf_format("RLIMIT_CORE does not count: kernel.core_pattern has "
-                                            "no %%c, by which '%s' would know it",
+                ret->detail = strbuf_format("RLIMIT_CORE has no effect: kernel.core_pattern has no "
+                                            "%%c, which would pass it to '%s'",
                                             f->pattern.program);
         else if (f->n_processes == 0)
                 ret->detail = strdup("RLIMIT_CORE of jobs is not known: this user sees no process "
@@ -262,21 +270,22 @@ static void add_core_process(const Proc *p, CoreProcess *all, size_t *n) {
         (*n)++;
 }
 
-/* The processes that hold a Neuron device, and the services that hand their limit on to jobs. */
+/* Finds the processes that hold a Neuron device, and the services from which jobs inherit their
+ * limit. */
 static void find_core_processes(const Config *config, CoreCheck *c) {
         static const char *const starters[] = { "slurmd", "containerd", "crio", "sshd" };
         const CollectRequest request = { .proc_root = config->snapshot.proc_root,
                                          .device_directory = config->snapshot.device_directory };
         _cleanup_(procfs_numbers_done) ProcNumbers pids = { 0 };
         if (procfs_list(AT_FDCWD, request.proc_root, PROCFS_PIDS_MAX, &pids) < 0)
-                return; /* none is known */
+                return; /* the advice says that no limit is known */
         for (size_t i = 0; i < pids.n; i++) {
                 DeviceHolder job = { 0 };
                 Proc p;
                 if (procfs_open(&p, request.proc_root, pids.items[i], 0) != 0)
                         continue;
                 (void)device_holders_inspect(&request, &p,
-                                             &job); /* it holds none that we can see */
+                                             &job); /* on error no device is counted */
                 if (job.n_devices > 0)
                         add_core_process(&p, c->jobs, &c->n_jobs);
                 else if (parse_word(p.stat.comm, starters, ELEMENTSOF(starters)) >= 0)

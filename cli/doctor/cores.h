@@ -18,8 +18,8 @@ typedef struct CoreAdvice {
 
 #define CORE_ADVICE_MAX 3
 
-/** Reads the pattern, the processes at Neuron devices and their limits, and advises.
- * @return how many, 0: this kernel has no cores */
+/** Reads the pattern, the processes that hold Neuron devices and their limits, and advises.
+ * @return the number of advices; 0: this kernel writes no cores */
 size_t cores_check(const Config *config, CoreAdvice ret[static CORE_ADVICE_MAX]);
 
 /* ---- the rules, which touch no file; exported for the tests ---- */
@@ -28,17 +28,16 @@ typedef enum CorePlace {
         CORE_NOWHERE,
         CORE_IN_WORKING_DIRECTORY, /* of the process that crashes, below its root */
         CORE_IN_DIRECTORY,         /* an absolute path, in the mount namespace of that process */
-        CORE_BY_SYSTEMD,           /* the rest runs on the node, in its first namespaces */
+        CORE_BY_SYSTEMD,           /* this and the programs below run in the node's namespaces */
         CORE_BY_APPORT,
         CORE_BY_PROGRAM,
 } CorePlace;
 
 typedef struct CorePattern {
         CorePlace place;
-        char *directory; /* where the files go, up to the first component with a `%`; NULL = it is
-                            not known */
-        char *program;   /* that gets them; NULL = none */
-        bool is_limited; /* by RLIMIT_CORE: files are, a program only when it is told `%c` */
+        char *directory; /* of the cores, up to the first component with a `%`; NULL: unknown */
+        char *program;   /* the kernel passes cores to it; NULL: none */
+        bool is_limited; /* RLIMIT_CORE applies: to files, and to a program that gets `%c` */
         bool is_unique;  /* each process has a file of its own */
 } CorePattern;
 
@@ -70,7 +69,7 @@ typedef struct CoreSource { /* of kind process-core */
 typedef struct CoreSetup { /* borrowed */
         const char *text;  /* the pattern as it stands, without newline */
         CorePattern pattern;
-        bool is_writable; /* pattern.directory is one here, where all users may write */
+        bool is_writable; /* pattern.directory exists here, and all users may write to it */
         const CoreSource *sources;
         size_t n_sources;
         const CoreProcess *processes; /* jobs; without any, the services that start jobs */
@@ -78,6 +77,6 @@ typedef struct CoreSetup { /* borrowed */
         bool are_jobs; /* they hold a Neuron device */
 } CoreSetup;
 
-/** Says where the cores go and whether a source gets them, whether they can be written there, each
- * to a file of its own, and what limits them. @return how many, ≥ 1 */
+/** Advises on where cores go and whether a source gets them; on whether each can be written there,
+ * to a file of its own; on what limits them. @return the number of advices, ≥ 1 */
 size_t core_advise(const CoreSetup *f, CoreAdvice ret[static CORE_ADVICE_MAX]);

@@ -1,6 +1,6 @@
-/* How the checks of `neuron-collect doctor` report what they find, and how they are kept from
- * hanging: a check that accesses paths runs in a child, which writes its findings as JSON. What is
- * checked is left to the other files. */
+/* Reports the findings of `neuron-collect doctor`, as lines or as JSON, and keeps checks from
+ * hanging: a check that accesses paths runs in a child, which sends its findings to this process as
+ * JSON. What is checked is left to the other files. */
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ void doctor_report(Doctor *d, Finding finding, const char *what, const char *rem
         cli_progress_end();
         cli_state(d->cli, words[finding], 8);
         cli_line("%s: %s%s%s", what, text ? text : "", remedy ? "; " : "", remedy ? remedy : "");
-        (void)fflush(stdout); /* some parts take their time; main() asks how it went */
+        (void)fflush(stdout); /* the next check may take long; main() checks for errors */
 }
 
 /* ---- checks that access paths ---- */
@@ -51,7 +51,7 @@ typedef struct GuardedCheck {
         const void *subject;
 } GuardedCheck;
 
-/* In the child: its findings go to the parent. */
+/* Runs in the child. */
 static void run_check(FILE *out, void *userdata) {
         const GuardedCheck *s = userdata;
         s->d->findings = json_array();
@@ -78,7 +78,7 @@ bool doctor_guarded(Doctor *d, const char *what, const char *path,
         _cleanup_free_ char *text = NULL;
         if (cli_is_interrupted())
                 return true;
-        cli_progress(d->cli, "%s: looking", what);
+        cli_progress(d->cli, "checking %s", what);
         int r = guarded_run(run_check, &(GuardedCheck){ d, check, subject }, &text);
         cli_progress_end();
         if (r == 0 && !report_findings(d, text))

@@ -1,5 +1,5 @@
-/* What the checks of `neuron-collect doctor` share: what is known of this node and its agent, and
- * how a finding is reported; private to cli/doctor. */
+/* What the checks of `neuron-collect doctor` share: facts about this node and its agent, and the
+ * report of a finding. Private to cli/doctor. */
 #pragma once
 
 #include <jansson.h>
@@ -18,21 +18,23 @@ typedef struct Doctor {
         const char *only;           /* --destination; NULL = everything */
         const char *hook_directory; /* --hook-directory */
         char instance_id[INSTANCE_ID_SIZE];
-        json_t *agent;    /* its status; NULL = it does not answer */
-        bool is_silent;   /* something listens on its socket */
+        json_t *agent;    /* the agent's status; NULL: it does not answer */
+        bool is_silent;   /* it does not answer, but something listens on its socket */
         json_t *findings; /* for --json; NULL: printed at once */
         bool *hangs;      /* by destination: its volume does not answer */
         uint64_t n[N_FINDINGS];
 } Doctor;
 
-/** Prints a finding, or keeps it for --json. @param what  is checked
- * @param remedy  NULL = none @param fmt  what was found */
+/** Prints a finding, or keeps it for --json.
+ * @param what  the part that was checked
+ * @param remedy  NULL: none
+ * @param fmt  what was found */
 void doctor_report(Doctor *d, Finding finding, const char *what, const char *remedy,
                    const char *fmt, ...) _printf_(5, 6);
 
-/** Runs a check in a child, since access to a mount whose server is away never returns. What the
- * check changes in the doctor is lost, but for its findings.
- * @param path  that it checks, for people
+/** Runs a check in a child, since access to a mount whose server is away may never return. Of what
+ * the check changes in the doctor only its findings reach the caller.
+ * @param path  that it checks, for messages
  * @return whether it ended within 10 s */
 bool doctor_guarded(Doctor *d, const char *what, const char *path,
                     void (*check)(Doctor *d, const void *subject), const void *subject);
@@ -53,7 +55,7 @@ bool doctor_agent_capabilities(const Doctor *d, uint64_t *ret);
 
 void doctor_agent_check_user(Doctor *d); /* whether the caller is the agent's user */
 void doctor_agent_check_state_directory(Doctor *d);
-void doctor_agent_check(Doctor *d); /* how it is */
+void doctor_agent_check(Doctor *d); /* its state, configuration, capabilities and destinations */
 
 /* ---- one function a file ---- */
 

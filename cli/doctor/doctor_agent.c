@@ -1,5 +1,5 @@
-/* The agent as a process: who runs it, what it may do, its state directory, and what it says of
- * itself over its socket. */
+/* Checks the agent as a process: its user, its capabilities, its state directory, and what it
+ * reports of itself over its socket. The other checks use its status, uid and capabilities. */
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
@@ -17,10 +17,10 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-#define STATE_FREE_BYTES (64 * MIB) /* the database has a few MiB; the rest is a margin */
-#define STATE_LEAST_BYTES (4 * MIB) /* below it nothing new is recorded */
+#define STATE_FREE_BYTES (64 * MIB) /* the database needs a few MiB; the rest is a margin */
+#define STATE_LEAST_BYTES (4 * MIB) /* with less the agent records no new bundle */
 #define STATUS_FILE_BYTES (64 * KIB)
-/* linux/capability.h, by number: what the unit gives the agent */
+/* Capabilities that the unit gives the agent, numbered as in linux/capability.h */
 enum { CAP_FOWNER_BIT = 3, CAP_LEASE_BIT = 28 };
 
 /* ---- the agent as a process ---- */
@@ -31,8 +31,8 @@ void doctor_agent_request_status(Doctor *d) {
         int r = client_request(socket, "GET", "/v1/status", CLIENT_TIMEOUT_MSEC, &reply);
         if (r == 0 && reply.status == 200)
                 d->agent = json_incref(reply.json);
-        d->is_silent = r != CLIENT_E_NO_AGENT ||
-                       (reply.why.error != ENOENT && reply.why.error != ECONNREFUSED);
+        d->is_silent = !d->agent && (r != CLIENT_E_NO_AGENT || (reply.why.error != ENOENT &&
+                                                                reply.why.error != ECONNREFUSED));
 }
 
 static char *process_path(const Doctor *d, const char *file) {
@@ -59,7 +59,7 @@ bool doctor_agent_capabilities(const Doctor *d, uint64_t *ret) {
         return line && sscanf(line, "\nCapEff: %" SCNx64, ret) == 1;
 }
 
-/* ---- who asks ---- */
+/* ---- the caller's user ---- */
 
 void doctor_agent_check_user(Doctor *d) {
         char me[DOCTOR_USER_NAME_SIZE], other[DOCTOR_USER_NAME_SIZE];
@@ -67,20 +67,21 @@ void doctor_agent_check_user(Doctor *d) {
         doctor_user_name(geteuid(), me);
         if (!doctor_agent_uid(d, &uid))
                 doctor_report(d, OK, "user", NULL,
-                              "this is run by %s; what the agent may do, and which credentials it "
-                              "finds in its environment, can differ",
+                              "doctor runs as %s; the agent's permissions, and the credentials in "
+                              "its environment, can differ",
                               me);
         else if (uid != geteuid())
                 doctor_report(
                         d, WARNING, "user", "run it as the agent's user as well",
-                        "this is run by %s and the agent by %s: what is permitted to one, and "
-                        "which credentials it finds, can differ for the other",
+                        "doctor runs as %s and the agent as %s: their permissions and credentials "
+                        "can differ",
                         me, doctor_user_name(uid, other));
         else
-                doctor_report(d, OK, "user", NULL,
-                              "this is run by %s, as the agent is; its environment, and so the "
-                              "credentials that it finds there, can differ",
-                              me);
+                doctor_report(
+                        d, OK, "user", NULL,
+                        "doctor runs as %s, as the agent does; the credentials in the agent's "
+                        "environment can differ",
+                        me);
 }
 
 /* ---- the state directory ---- */
@@ -105,7 +106,7 @@ static void check_state(Doctor *d, int fd, const struct stat *st) {
         else if (fstatvfs(fd, &fs) == 0 && (uint64_t)fs.f_bavail * fs.f_frsize < STATE_FREE_BYTES) {
                 uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
                 doctor_report(d, free_bytes < STATE_LEAST_BYTES ? FAILED : WARNING,
-                              "state directory", "make room", "'%s' has only %s left", path,
+                              "state directory", "free some space", "'%s' has only %s left", path,
                               parse_format_human(have, free_bytes));
         } else
                 doctor_report(d, OK, "state directory", NULL,
@@ -118,7 +119,7 @@ static void check_state_directory(Doctor *d, const void *subject) {
         const char *path = subject;
         struct stat st;
         _cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd < 0 && errno == EACCES) /* 0711, or even less: it is nobody's business */
+        if (fd < 0 && errno == EACCES) /* the agent's directory may be closed to others */
                 fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (fd >= 0 && fstat(fd, &st) == 0) {
                 check_state(d, fd, &st);
@@ -131,7 +132,7 @@ static void check_state_directory(Doctor *d, const void *subject) {
                               "'%s' does not exist yet; the agent creates it when it starts", path);
         else
                 doctor_report(d, FAILED, "state directory",
-                              "make it, and chown it to the agent's user",
+                              "create it, and chown it to the agent's user",
                               "'%s' cannot be used: %s", path, strerror(error));
 }
 
@@ -140,7 +141,7 @@ void doctor_agent_check_state_directory(Doctor *d) {
         (void)doctor_guarded(d, "state directory", path, check_state_directory, path);
 }
 
-/* ---- how the agent is ---- */
+/* ---- the agent's own state ---- */
 
 static void check_capabilities(Doctor *d) {
         static const struct {
@@ -205,8 +206,8 @@ static void check_running_agent(Doctor *d) {
                 doctor_report(d, WARNING, "agent", "restart it", "it must be restarted for %s",
                               pending);
         if (d->config->file && !is_same_file(file, d->config->file))
-                doctor_report(d, WARNING, "agent", "name its own with --config",
-                              "it uses another configuration than was checked here: '%s'",
+                doctor_report(d, WARNING, "agent", "check that one with --config",
+                              "it uses a configuration that was not checked here: '%s'",
                               *file ? file : "built in");
         check_capabilities(d);
         check_destination_states(d);

@@ -1,5 +1,5 @@
-/* Can nodes agree on the names of failures? Their key, the address that is listened on, who
- * decides, and what the agent says of its bus. */
+/* Checks whether nodes can agree on the names of failures: their key file, the address to listen
+ * on, which destination decides, and the state of the agent's bus. */
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "lib/http/url.h"
 #include "lib/neuron/names.h"
 
-/* @return the agent's end of the bus; NULL: no agent answers, or its agreement is off */
+/* @return the bus in the agent's status; NULL: no agent answers, or its agreement is off */
 static const json_t *agents_bus(const Doctor *d) {
         return json_object_get(json_object_get(d->agent, "agreement"), "bus");
 }
@@ -52,8 +52,9 @@ static void report_keys(Doctor *d, const BusKeyFile *f, int r, const Diags *faul
 /* @return whether messages can be signed, as far as this user can see */
 static bool check_keys(Doctor *d) {
         Diags faults = { .n = 0 };
-        struct stat state = { .st_uid = 0 }; /* the agent's user has its state directory */
-        (void)stat(d->config->state_directory, &state); /* else root's and ours count */
+        struct stat state = { .st_uid = 0 };
+        /* The owner of the state directory is the agent's user. On error root stands for it. */
+        (void)stat(d->config->state_directory, &state);
         BusKeyFile file = { .path = d->config->agreement.key_file, .uid = state.st_uid };
         int r = bus_key_file_check(&file, &faults);
         bool has_key = file.keys.n > 0;
@@ -63,7 +64,7 @@ static bool check_keys(Doctor *d) {
         return has_key;
 }
 
-/* As nanomsg does it. @return 0, or a positive errno of socket() or bind() */
+/* Binds as nanomsg does. @return 0, or a positive errno of socket() or bind() */
 static int try_bind(const struct addrinfo *a) {
         const int on = 1;
         _cleanup_close_ int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
@@ -81,7 +82,7 @@ static void check_listen(Doctor *d) {
         struct addrinfo *found = NULL;
         char port[8];
         if (url_parse(&url, listen) < 0 || strcmp(url.scheme, "tcp") != 0)
-                return; /* ipc: what the agent makes of it is in its status */
+                return; /* the agent's status says whether it could open an ipc address */
         bool is_v6 = url.host[0] == '[';
         _cleanup_free_ char *host = strdup(url.host + is_v6);
         if (!host)
@@ -95,21 +96,21 @@ static void check_listen(Doctor *d) {
         if (r != 0 || (error != 0 && error != EADDRINUSE))
                 doctor_report(d, FAILED, "agreement",
                               "set agreement.listen to an address of this node",
-                              "'%s' cannot be listened on: %s", listen,
+                              "cannot listen on '%s': %s", listen,
                               r != 0 ? gai_strerror(r) : strerror(error));
         else if (error == 0)
-                doctor_report(d, OK, "agreement", NULL, "'%s' can be listened on", listen);
+                doctor_report(d, OK, "agreement", NULL, "can listen on '%s'", listen);
         else if (strcmp(cli_text(agents_bus(d), "state"), "listening") == 0)
                 doctor_report(d, OK, "agreement", NULL, "the agent listens on '%s'", listen);
         else
-                doctor_report(
-                        d, FAILED, "agreement",
-                        "end what listens there, or set another port in agreement.listen, the same "
-                        "on all nodes",
-                        "'%s' is in use, and not by the agent", listen);
+                doctor_report(d, FAILED, "agreement",
+                              "stop the process that listens there, or set another port in "
+                              "agreement.listen, the same on all nodes",
+                              "'%s' is in use, and not by the agent", listen);
 }
 
-/* Who decides what failures are called: the first destination of each source with dumps. */
+/* The first destination of each source of dumps decides the names of its failures, if all nodes
+ * share it. */
 static void check_arbiters(Doctor *d) {
         for (size_t i = 0; i < d->config->n_sources; i++) {
                 const ConfigSource *s = &d->config->sources[i];
@@ -131,8 +132,8 @@ static void check_arbiters(Doctor *d) {
                                 d, WARNING, "agreement",
                                 "name a bucket or a shared volume first in its `destinations`, or "
                                 "set `durable: true` if all nodes share this one",
-                                "source %s: destination %s is a volume of this node alone, so "
-                                "without the bus its bundles go alone, under their own names",
+                                "source %s: destination %s is a volume of this node alone: without "
+                                "the bus this node names its failures alone",
                                 s->name, c->name);
         }
 }
@@ -142,14 +143,14 @@ static void check_bus(Doctor *d, bool has_key) {
         const char *error = cli_text(bus, "last_error");
         if (!bus) {
                 if (d->agent)
-                        doctor_report(d, WARNING, "agreement", "restart it",
-                                      "it is off in the agent that runs");
+                        doctor_report(d, WARNING, "agreement", "restart the agent",
+                                      "it is switched off in the running agent");
                 return;
         }
         if (has_key && !cli_is_true(bus, "has_key"))
                 doctor_report(d, FAILED, "agreement",
                               "let the agent's user read agreement.key_file, and reload the agent",
-                              "the agent that runs has no key%s%s", *error ? ": " : "", error);
+                              "the running agent has no key%s%s", *error ? ": " : "", error);
         else
                 doctor_report(d, *error ? WARNING : OK, "agreement", NULL,
                               "the agent's bus is %s, connected to %llu%s%s",

@@ -1,5 +1,5 @@
-/* Can each destination be written, and if not, why? A volume is probed in a child, since its server
- * may be away; a bucket by all requests that a delivery makes. */
+/* Checks whether each destination can be written, and reports why not. A volume is probed in a
+ * child, since its server may be away; a bucket is probed by all requests that a delivery makes. */
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
@@ -25,16 +25,16 @@ typedef struct VolumeCheck {
         const char *what, *root;
 } VolumeCheck;
 
-/* A missing root is made by the agent, not by who calls doctor: it would belong to the wrong user.
- */
+/* Doctor creates no missing root: it would belong to the user who runs doctor. The agent creates
+ * it. */
 static void report_missing_root(Doctor *d, const VolumeCheck *check) {
         const char *what = check->what, *root = check->root;
         const json_t *its =
                 cli_find(json_object_get(d->agent, "destinations"), "name", check->config->name);
         _cleanup_free_ char *parent = path_parent(root);
         struct stat st;
-        /* uploaders/volume/volume.c: a root that was there is created again only where its mount is
-         */
+        /* The agent creates a root that it has delivered to again only on the same mount:
+         * uploaders/volume/volume.c. */
         if (cli_number(its, "bytes_delivered") > 0) {
                 doctor_report(d, strcmp(cli_text(its, "state"), "ok") == 0 ? WARNING : FAILED, what,
                               "mount it, unless the directory was removed on purpose",
@@ -53,7 +53,7 @@ static void report_missing_root(Doctor *d, const VolumeCheck *check) {
                                    "the mount");
         else
                 doctor_report(d, FAILED, what, "mount it, or create its parent directory",
-                              "neither '%s' nor the directory above it is there", root);
+                              "neither '%s' nor its parent directory exists", root);
 }
 
 static void check_users(Doctor *d, const VolumeCheck *check, Volume *v) {
@@ -90,7 +90,7 @@ static void check_volume(Doctor *d, const void *subject) {
                 r = volume_probe(volume, &error);
         if (r == 0)
                 doctor_report(d, OK, what, NULL,
-                              "'%s' can be written: a probe file was, and was removed", root);
+                              "'%s' can be written: a probe file was written and removed", root);
         else
                 doctor_report(d, FAILED, what, NULL, "%s",
                               error ? error : strerror(r < 0 ? -r : EIO));
@@ -108,8 +108,8 @@ typedef struct BucketCheck {
         bool has_reported;
 } BucketCheck;
 
-/* There are no keys in this environment. The agent has its own: an EnvironmentFile=, another home,
- * a role. What fails there is reported with the agent. */
+/* Reports that this environment has no keys. The agent may have some: from an EnvironmentFile=, its
+ * home, or a role. Its own failures are reported by doctor_agent.c. */
 static void report_without_keys(const BucketCheck *l, const char *detail) {
         const json_t *its =
                 cli_find(json_object_get(l->d->agent, "destinations"), "name", l->destination);

@@ -1,5 +1,6 @@
-/* Can each source be read, watched and held by links? Nothing is written into a source: the agent,
- * which watches it, would take that for evidence. A link is tried in a directory beside it. */
+/* Checks whether each source can be read, watched, and held by hard links. Nothing is written into
+ * a source, because the agent that watches it would take that for evidence: a link is tried in a
+ * directory beside it. What a source's files mean is left to lib/neuron. */
 #include "cli/doctor/doctor.h"
 
 #include <errno.h>
@@ -32,7 +33,7 @@ typedef struct SourceCheck {
         const char *fixed;
         uint64_t n_units, n_unreadable;
         char *unreadable;  /* an example */
-        ScanUnit left_out; /* what is in no bundle */
+        ScanUnit left_out; /* counts files that no bundle contains */
 } SourceCheck;
 
 /* ---- reading ---- */
@@ -53,7 +54,7 @@ static void on_unreadable(const char *relative, void *userdata) {
 
 static void on_left_out(const ScanMember *m, void *userdata) {
         SourceCheck *l = userdata;
-        (void)scan_unit_add_skip(&l->left_out, m); /* without memory it has no example */
+        (void)scan_unit_add_skip(&l->left_out, m); /* on error only the example is missing */
 }
 
 static void report_left_out(SourceCheck *l) {
@@ -152,13 +153,13 @@ static void check_watching(SourceCheck *l, int fd) {
                 doctor_report(l->d, WARNING, l->what,
                               inotify < 0       ? "raise fs.inotify.max_user_instances with sysctl"
                               : errno == ENOSPC ? "raise fs.inotify.max_user_watches with sysctl"
-                                                : "the scans have to do",
+                                                : "rely on scan_interval",
                               "'%s' cannot be watched: %s", l->fixed, strerror(errno));
 }
 
 /* ---- holding ---- */
 
-/* Tries a hard link in a directory of its own. @return 0, -errno */
+/* Creates a hard link in a temporary directory, and removes both. @return 0, -errno */
 static int try_link(const char *parent) {
         _cleanup_free_ char *path = path_join(parent, TRY_TEMPLATE);
         if (!path)
@@ -169,7 +170,7 @@ static int try_link(const char *parent) {
         _cleanup_close_ int file =
                 dir < 0 ? -1 : openat(dir, "a", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         int r = file < 0 || linkat(dir, "a", dir, "b", 0) < 0 ? -errno : 0;
-        if (dir >= 0) { /* what cannot be removed is reported by rmdir() */
+        if (dir >= 0) { /* rmdir() fails if one of them stays */
                 (void)unlinkat(dir, "a", 0);
                 (void)unlinkat(dir, "b", 0);
         }
@@ -178,8 +179,8 @@ static int try_link(const char *parent) {
         return r;
 }
 
-/* The directory for the links may be there already, made by somebody else: then the agent refuses
- * it. */
+/* Reports a directory for links that another user has created: the agent refuses it.
+ * @return whether it was reported */
 static bool is_squatted(SourceCheck *l, const char *parent) {
         _cleanup_free_ char *path = path_join(parent, LINKS_NAME);
         char owner[DOCTOR_USER_NAME_SIZE];
@@ -189,15 +190,15 @@ static bool is_squatted(SourceCheck *l, const char *parent) {
         if (!path || lstat(path, &st) < 0 || (S_ISDIR(st.st_mode) && st.st_uid == uid))
                 return false;
         if (!is_known && S_ISDIR(st.st_mode))
-                return false; /* it may well be the agent's */
+                return false; /* it may be the agent's */
         bool is_shared = fs_path_is_network(path);
         if (is_shared && S_ISDIR(st.st_mode) &&
             agent_uid_is_trusted(st.st_uid, uid, l->d->config->agreement.trusted_uids.items))
                 return false;
         doctor_report(
                 l->d, FAILED, l->what,
-                is_shared ? "if it is another node's agent's, add that user to "
-                            "agreement.trusted_uids; else remove it"
+                is_shared ? "if the agent of another node runs as that user, add it to "
+                            "agreement.trusted_uids; else remove the directory"
                           : "find out who created it, and remove it",
                 "'%s' belongs to %s and not to the agent, which therefore cannot hold sources "
                 "there",
@@ -225,14 +226,14 @@ static void check_holding(SourceCheck *l, int fd) {
         if (is_possible && !is_squatted(l, l->fixed))
                 doctor_report(
                         l->d, OK, l->what, NULL,
-                        "hard links that hold its files can be created in it, though not beside "
-                        "it in '%s' (%s)",
+                        "hard links that hold its files can be created in the source, but not "
+                        "beside it in '%s' (%s)",
                         parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
         else if (!is_possible)
                 doctor_report(
                         l->d, WARNING, l->what, lost,
-                        "this user can make no hard links that hold its files, neither in '%s' "
-                        "(%s) nor in it",
+                        "this user can create hard links that hold its files neither in '%s' (%s) "
+                        "nor in the source",
                         parent ? parent : "?", r == -EXDEV ? "another mount" : strerror(-r));
 }
 
@@ -242,11 +243,10 @@ static void report_no_source(SourceCheck *l, int error) {
         if (error == ENOENT)
                 doctor_report(l->d, WARNING, l->what,
                               "no error if the runtime creates it; else fix its `path`",
-                              "'%s' is not there yet", l->fixed);
+                              "'%s' does not exist yet", l->fixed);
         else if (error == ELOOP)
                 doctor_report(l->d, FAILED, l->what, "write the path that it leads to",
-                              "on the way to '%s' is a symlink of another user, which is not "
-                              "followed",
+                              "the path '%s' has a symlink of another user, which is not followed",
                               l->fixed);
         else
                 doctor_report(l->d, FAILED, l->what,
@@ -254,7 +254,7 @@ static void report_no_source(SourceCheck *l, int error) {
                               "'%s' cannot be opened: %s", l->fixed, strerror(error));
 }
 
-/* Adds the running agent's own result: it may be refused where this user may read. */
+/* Reports what the running agent cannot read: its permissions are not this user's. */
 static void check_unseen_by_agent(SourceCheck *l) {
         const json_t *s =
                 cli_find(json_object_get(l->d->agent, "sources"), "name", l->source->name);
@@ -264,7 +264,7 @@ static void check_unseen_by_agent(SourceCheck *l) {
 }
 
 static void check_source(Doctor *d, const void *subject) {
-        SourceCheck *l = (SourceCheck *)subject; /* the child's copy */
+        SourceCheck *l = (SourceCheck *)subject; /* this runs in a child, on its own copy */
         (void)d;
         check_unseen_by_agent(l);
         _cleanup_close_ int fd = scan_open_fixed(l->fixed);
@@ -280,7 +280,7 @@ static void check_source(Doctor *d, const void *subject) {
         check_holding(l, fd);
 }
 
-/* With 0 any user may give other users' files a second name. */
+/* fs.protected_hardlinks=0 lets any user link other users' files, see proc(5). */
 static void check_protected_links(Doctor *d) {
         _cleanup_free_ char *path = NULL, *text = NULL;
         if (asprintf(&path, "%s/sys/fs/protected_hardlinks", d->config->snapshot.proc_root) < 0 ||
@@ -289,8 +289,9 @@ static void check_protected_links(Doctor *d) {
         if (text[0] == '0')
                 doctor_report(
                         d, WARNING, "hard links", "set fs.protected_hardlinks=1 with sysctl",
-                        "fs.protected_hardlinks is 0: any user can link files of others into a "
-                        "source, or theirs elsewhere so that they are not collected");
+                        "fs.protected_hardlinks is 0: any user can link other users' files into a "
+                        "source, or link files of a source elsewhere, so that they are not "
+                        "collected");
         else
                 doctor_report(d, OK, "hard links", NULL, "fs.protected_hardlinks is %.1s", text);
 }
@@ -303,7 +304,7 @@ void doctor_sources_check(Doctor *d) {
                         return; /* no memory */
                 char bad;
                 if (path_template_new(&l.template, l.source->path, FORM_SOURCE_VARIABLES, &bad) ==
-                    0) { /* else no memory: the configuration was checked */
+                    0) { /* fails only for lack of memory: the configuration was checked */
                         l.fixed = path_template_fixed(l.template);
                         (void)doctor_guarded(d, l.what, l.fixed, check_source, &l);
                         path_template_free(l.template);

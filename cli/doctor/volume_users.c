@@ -1,3 +1,7 @@
+/* Finds the users whose agents write to a volume, by the owners of the directories that only agents
+ * create, and advises what to set when there are several, or when any user may write to the
+ * volume's root. Which user counts as an agent is decided by uploaders/volume
+ * (agreement.trusted_uids); printing is left to doctor_destinations.c. */
 #include "cli/doctor/volume_users.h"
 
 #include <errno.h>
@@ -12,9 +16,9 @@
 #include "lib/base/strbuf.h"
 #include "lib/neuron/names.h"
 
-#define USERS_MAX 16     /* that are named */
-#define ENTRIES_MAX 2000 /* of the volume that are read */
-/* The group that is suggested for agents of several users. */
+#define USERS_MAX 16     /* users that the advice names */
+#define ENTRIES_MAX 2000 /* entries of the volume that are read */
+/* The group that the advice proposes to agents of several users */
 #define GROUP_NAME "neuron-archive"
 #define GROUP_NUMBER "7330"
 
@@ -35,7 +39,8 @@ static void add_user(Users *u, uid_t uid) {
                 u->uids[u->n++] = uid;
 }
 
-/* @return whether it is an incident's directory, or one beside it, `<incident>.<instance-id>` */
+/* @return whether the name is that of an incident's directory, or of the one beside it that an
+ * agent creates when the first one refuses it, `<incident>.<instance-id>` */
 static bool is_incident(const char *directory) {
         PathTemplate *t;
         char bad;
@@ -48,7 +53,7 @@ static bool is_incident(const char *directory) {
 }
 
 /* Adds the owners of nodes' directories in incidents' directories, and of the directories in
- * `.incidents`: only agents create these, or users who imitate them. */
+ * `.incidents`. Agents create these; another user could only imitate them. */
 static void add_users_of(Users *u, int fd, unsigned depth) {
         _cleanup_closedir_ DIR *dir = NULL;
         const struct dirent *e;

@@ -112,8 +112,9 @@ static int write_new(int dir_fd, const char *data, size_t n) {
         return r;
 }
 
-/* Another's hook is kept under a second name until ours replaces it, so that there always is one.
- * File systems without hard links have none for a moment. @return 0, -errno */
+/* Gives the present hook a second name, so that there is a hook at every moment until ours replaces
+ * it. On a file system without hard links it is renamed, and there is none for a moment. A hook
+ * that was kept aside before is deleted. @return 0, -errno */
 static int keep_aside(int dir_fd) {
         if (unlinkat(dir_fd, HOOK_ASIDE, 0) < 0 && errno != ENOENT)
                 return -errno;
@@ -143,15 +144,15 @@ static int place(const Arguments *a, int dir_fd, HookOutcome *ret) {
         if (r == 0)
                 r = fs_sync_dir(dir_fd);
         if (r < 0) {
-                (void)unlinkat(dir_fd, NEW_NAME, 0); /* the next run overwrites it otherwise */
+                (void)unlinkat(dir_fd, NEW_NAME, 0); /* on error the next run overwrites it */
                 return report(a, HOOK_NAME, "replaced", -r);
         }
         *ret = now.kind == HOOK_OTHER ? HOOK_PLACED_FOR_OTHER : HOOK_PLACED;
         return CLI_YES;
 }
 
-/* A directory where every user's job may write, and remove only what is its own: what the agent
- * asks of a shared source. On a node without a shell nothing else makes it. */
+/* Creates a directory where every user's job may write, and remove only its own files: the agent
+ * requires that of a shared source. On a node without a shell nothing else can create it. */
 static int share_directory(const char *path) {
         int r = fs_mkdir_p(path, 0755);
         _cleanup_close_ int fd =
@@ -162,21 +163,22 @@ static int share_directory(const char *path) {
         if (r == 0 && st.st_uid != geteuid())
                 return cli_error(
                         "'%s' belongs to uid %u, who could rename the dumps of all other users; "
-                        "make it a directory of root's (chown %u '%s')",
+                        "chown %u '%s'",
                         path, (unsigned)st.st_uid, (unsigned)geteuid(), path);
         if (r == 0 && (st.st_mode & 07777) != DUMPS_MODE && fchmod(fd, DUMPS_MODE) < 0)
                 r = -errno;
         if (r == 0)
                 return CLI_YES;
         return cli_error(
-                "'%s' cannot be a directory for all users' dumps: %s; make it a directory of "
-                "root's",
+                "'%s' cannot be a directory for all users' dumps: %s; create it as root, with "
+                "mode 1777",
                 path, strerror(-r));
 }
 
 /* ---- remove ---- */
 
-/* An installation that was killed may have left the other's hook under both names. */
+/* An installation that was killed may have left another hook under both names: then the second name
+ * is removed. @return whether it was */
 static bool is_aside_too(const HookFile *now, const HookFile *aside) {
         return now->kind == HOOK_OTHER && aside->kind == HOOK_OTHER && now->dev == aside->dev &&
                now->ino == aside->ino;

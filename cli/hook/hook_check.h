@@ -1,5 +1,5 @@
-/* What doctor checks of the hook: whose file is where the runtime looks, what it is chained to, its
- * socket and mailbox. Changes nothing. */
+/* Checks the hook for `doctor`: whose program the runtime runs as its hook, what that is chained
+ * to, the agent's socket and mailbox for notes. Changes nothing. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,7 +17,7 @@ struct Doctor;
 typedef struct HookCheck { /* borrowed */
         const Config *config;
         const char *directory;
-        bool has_agent; /* it answers */
+        bool has_agent; /* the agent answers */
         void (*report)(struct Doctor *d, Finding finding, const char *what, const char *remedy,
                        const char *fmt, ...) _printf_(5, 6);
         struct Doctor *doctor;

@@ -1,4 +1,5 @@
-/* neuron-collect config check|show: as neuron-collectd --check and --print-config. */
+/* neuron-collect config check, show: does what neuron-collectd --check and --print-config do.
+ * Reading, checking and printing a configuration is left to config/. */
 #include <errno.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static json_t *faults_json(const Diags *diags) {
         return list;
 }
 
-/* @return how many files that the configuration names are at fault */
+/* @return the number of files that the configuration names and that are faulty */
 static size_t check_files(const Config *config, Diags *diags) {
         size_t n = config_check_files(config, diags);
         int r = bus_key_file_verify(config->agreement.key_file, diags);
@@ -31,7 +32,7 @@ static size_t check_files(const Config *config, Diags *diags) {
         return n + (r < 0 && r != -EACCES);
 }
 
-/* The faults are the answer, so they go to stdout. @return as cli_load_config() */
+/* Prints the faults to stdout, as the answer. @return as cli_load_config() */
 static int check_json(const Cli *cli) {
         Diags diags = { 0 };
         _cleanup_(config_freep) Config *config = NULL;

@@ -1,5 +1,6 @@
-/* neuron-collect crash: the report of a core, which may be a file, stdin or an object in a bucket.
- */
+/* neuron-collect crash: prints the crash report of a core, which may be a file, stdin or an object
+ * in a bucket. A second process loads the object, since the report reads a pipe. Reading the core
+ * is left to collectors/crash, which does it in a child. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static int copy_object(ObjectStore *store, const char *key, int fd) {
                 if (r == 0)
                         r = fs_write_all(fd, step, n);
         }
-        return r == -EPIPE ? 0 : r; /* no more of it is wanted */
+        return r == -EPIPE ? 0 : r; /* the report needs no more of it */
 }
 
 static int send_object(const Cli *cli, const Paths *paths, int fd) {
@@ -64,7 +65,7 @@ static int send_object(const Cli *cli, const Paths *paths, int fd) {
         return code;
 }
 
-/* Starts a process that loads it. @return a pipe, -errno */
+/* Starts a process that loads the object. @return the pipe to read it from, -errno */
 static int start_loading(const Cli *cli, const Paths *paths, pid_t *ret) {
         int ends[2];
         if (pipe2(ends, O_CLOEXEC) < 0)
@@ -81,7 +82,7 @@ static int start_loading(const Cli *cli, const Paths *paths, pid_t *ret) {
         return TAKE_FD(read_end);
 }
 
-/* @return CLI_YES; what it exited with, having said why */
+/* @return CLI_YES; the exit code of the process, which has reported why */
 static int end_loading(pid_t pid) {
         int status;
         while (waitpid(pid, &status, 0) < 0)
@@ -92,7 +93,7 @@ static int end_loading(pid_t pid) {
 
 /* ---- the report ---- */
 
-/* @param path  NULL = none wanted  @return whether it is open, or none was wanted */
+/* @param path  NULL: not given  @return whether it is open, or was not given */
 static bool open_path(const char *path, int flags, int *ret) {
         if (!path)
                 return true;

@@ -1,5 +1,6 @@
-/* neuron-collect estimate: what the configured sources would take now, how big, under which keys.
- * Needs no agent. */
+/* neuron-collect estimate: prints which bundles the configured sources would give now, their sizes,
+ * and their keys at the destinations. Needs no agent. Finding units is left to lib/neuron/scan.h,
+ * names to lib/neuron/bundle_name.h: an agent uses the same. */
 #include <errno.h>
 #include <string.h>
 
@@ -21,12 +22,12 @@ typedef struct Estimate {
         const PathTemplate *template;
         char instance_id[INSTANCE_ID_SIZE], hostname[65];
         uint64_t n_bundles, n_files, bytes;
-        bool failed;       /* some source could not be scanned */
-        ScanUnit left_out; /* of the source: what is in no bundle */
+        bool failed;       /* a source could not be scanned */
+        ScanUnit left_out; /* counts files of the source that no bundle contains */
         json_t *bundles;
 } Estimate;
 
-/* ---- the same id and the same key as the agent would give it ---- */
+/* ---- ids and keys, as the agent would give them ---- */
 
 static BundleOrigin origin(const Estimate *e) {
         return (BundleOrigin){ .kind = (SourceKind)e->source->kind,
@@ -136,7 +137,7 @@ static void on_unreadable(const char *relative, void *userdata) {
 
 static void on_left_out(const ScanMember *m, void *userdata) {
         Estimate *e = userdata;
-        (void)scan_unit_add_skip(&e->left_out, m); /* without memory it has no example */
+        (void)scan_unit_add_skip(&e->left_out, m); /* on error only the example is missing */
 }
 
 static void print_left_out(Estimate *e) {
@@ -172,8 +173,8 @@ static void scan(Estimate *e) {
         r = guarded_check_path(path_template_fixed(t));
         if (r == 0)
                 r = scan_source(&s, on_unit, e);
-        if (r == -ENOENT) /* no fault: the runtime makes it when it has something to say */
-                cli_error("source %s: '%s' is not there yet", e->source->name,
+        if (r == -ENOENT) /* no error: the runtime creates it with its first dump */
+                cli_error("source %s: '%s' does not exist yet", e->source->name,
                           path_template_fixed(t));
         else if (r < 0) {
                 cli_error("source %s: cannot scan '%s': %s", e->source->name,

@@ -1,4 +1,5 @@
-/* neuron-collect key new: a line for agreement.key_file. */
+/* neuron-collect key new: makes a random key, and writes it as a line for agreement.key_file. What
+ * agents do with keys is left to agent/peers. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #define ID_SIZE 17
 #define LINE_SIZE (ID_SIZE + 2 * SECRET_SIZE + 2)
 
-/* @param id  its time, so that people see which is the newest */
+/* @param id  the present time, which shows people which key is the newest */
 static int make_line(char id[ID_SIZE], char line[LINE_SIZE]) {
         uint8_t secret[SECRET_SIZE];
         char hex[2 * SECRET_SIZE + 1], moment[CLOCK_ISO_SIZE];
@@ -35,14 +36,14 @@ static int write_new(const char *path, const char *line) {
         if (r == 0 && fsync(fd) < 0)
                 r = -errno;
         if (r < 0)
-                (void)unlink(path); /* ours, and of no use */
+                (void)unlink(path); /* this process created it; half a key is useless */
         return r;
 }
 
 static int write_file(const Cli *cli, const char *path, const char *id, const char *line) {
         int r = write_new(path, line);
         if (r == -EEXIST)
-                cli_error("'%s' is there already and is not overwritten; add a key to it with "
+                cli_error("'%s' exists and is not overwritten; add a key to it with "
                           "`neuron-collect key new >> FILE`, or give another name",
                           path);
         else if (r < 0)

@@ -167,8 +167,8 @@ static void advice_names_the_pattern_the_place_and_the_remedy(void **state) {
                 { "|/bin/false", "/var/cores",
                   .says = { "warning: *'|/bin/false': no core is written => write *" } },
                 { "/var/cores/core.%P", "/var/cores",
-                  .says = { "ok: *'/var/cores/core.%P': the kernel writes cores, "
-                            "*container* in '/var/cores', which is covered by source cores => ",
+                  .says = { "ok: *'/var/cores/core.%P': the kernel writes cores "
+                            "(*container) in '/var/cores', which is covered by source cores => ",
                             NOT_KNOWN } },
                 { "/var/cores/core.%P", "/var",
                   .says = { "ok: *covered by source cores => ", NOT_KNOWN } },
@@ -198,7 +198,7 @@ static void advice_names_the_pattern_the_place_and_the_remedy(void **state) {
                   .says = { "warning: *systemd-coredump* => add a source * path " SYSTEMD,
                             NOT_KNOWN } },
                 { "|/usr/share/apport/apport -p%p -c%c", APPORT,
-                  .says = { "warning: *apport keeps cores, but none of containers, in '" APPORT
+                  .says = { "warning: *apport keeps cores (none of containers) in '" APPORT
                             "', which is covered* => disable apport.service, write *",
                             NOT_KNOWN } },
                 { "|/usr/share/apport/apport -p%p -c%c", NULL,
@@ -233,8 +233,8 @@ static void advice_names_the_least_limit_and_who_has_it(void **state) {
                   .says = { "ok: *", "warning: *no core =>*" } },
                 { "|/lib/systemd/systemd-coredump %P 9223372036854775808 %h", SYSTEMD,
                   .limits = LIMITS({ 0, 0 }),
-                  .says = { "ok: *", "ok: RLIMIT_CORE does not count: *no %c, by which "
-                                     "'/lib/systemd/systemd-coredump' * => " } },
+                  .says = { "ok: *", "ok: RLIMIT_CORE has no effect: *no %c, which would "
+                                     "pass it to '/lib/systemd/systemd-coredump' => " } },
                 { "|/bin/false", NULL, .limits = LIMITS({ 0, 0 }), .says = { "warning: *" } },
         };
         for (size_t i = 0; i < ELEMENTSOF(cases); i++)

@@ -384,7 +384,7 @@ def what_the_running_agent_has_to_report_is_reported():
         result = doctor(a)
         assert result.returncode == 1, result
         assert ("its last reload failed" in " ".join(of(result, "warning", "agent"))
-                and "another configuration" in result.stdout), result.stdout
+                and "a configuration that was not checked" in result.stdout), result.stdout
         assert "is failing: cannot write" in " ".join(of(result, "FAILED", "agent")), result.stdout
         assert_harmless(result.stdout, "doctor")
         result = doctor(a, "--destination", "archive")
@@ -434,7 +434,7 @@ def whether_other_agents_can_be_listened_for_is_tried():
         taken.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         a = that_agrees(listen=address)
-        assert f"'{address}' can be listened on" in " ".join(of(doctor(a), "ok", "agreement"))
+        assert f"can listen on '{address}'" in " ".join(of(doctor(a), "ok", "agreement"))
         taken.listen(1)
         result = doctor(a)
         assert result.returncode == 1 and "in use, and not by the agent" in of(
@@ -485,7 +485,7 @@ def what_the_bus_of_the_running_agent_reports_is_reported():
             of(doctor(a), "warning", "agreement"))
     with CannedApi({"GET /v1/status": {"agreement": None}}) as api:
         a.config["api"] = {"socket": api.path}
-        assert "it is off in the agent that runs" in " ".join(
+        assert "it is switched off in the running agent" in " ".join(
             of(doctor(a), "warning", "agreement"))
 
 

@@ -138,7 +138,7 @@ def what_is_left_out_is_reported():
 def a_source_that_is_not_there_yet_is_no_failure_one_that_cannot_be_read_is():
     a = Agent()
     result = estimate(a)
-    assert result.returncode == 0 and "is not there yet" in result.stderr, result
+    assert result.returncode == 0 and "does not exist yet" in result.stderr, result
     assert result.stdout == "0 bundles, 0 files, 0 B before compression\n"
     with open(a.path("dumps"), "w", encoding="ascii") as f:
         f.write("no directory")

@@ -167,7 +167,7 @@ def nothing_found_is_no_failure_but_what_is_not_there_is():
                 and "nowhere" in result.stderr), result
     result = run(CLI, "ls", "/nowhere/at all")
     assert (result.returncode == 1
-            and result.stderr == "neuron-collect: '/nowhere/at all' is not there\n"), result
+            and result.stderr == "neuron-collect: '/nowhere/at all' does not exist\n"), result
 
 
 @test

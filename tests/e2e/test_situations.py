@@ -46,7 +46,7 @@ a volume that is read only   | 0         | 1 Read-only            | 503 Read-onl
 a volume that is full        | 0         | 1 free                 | 503 free              | 1 free                       | 1 free
 a volume that hangs          | 0         | 1 did not answer       | 503 the mount hangs   | 1 the mount hangs            | 1 ready
 a copy on this node alone    | 0         | 0                      | 200                   | 1 this node's own disk       | 0
-a source that is not there   | 0         | 0 not there yet        | 200                   | 0 safe to terminate          | 0
+a source that is not there   | 0         | 0 does not exist yet   | 200                   | 0 safe to terminate          | 0
 a source that is a file      | 0         | 1 Not a directory      | 503 not a directory   | 1 not a directory            | 1 not a directory
 a source behind a symlink    | 0         | 1 symlink              | 503 symlink           | 1 symlink                    | 1 symlink
 a source that is closed      | 0         | 1 CAP_DAC_READ_SEARCH  | 503 CAP_DAC_READ_SEARCH | 1 CAP_DAC_READ_SEARCH      | 1 CAP_DAC_READ_SEARCH
