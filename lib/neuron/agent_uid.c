@@ -1,3 +1,5 @@
+/* Decides by its owner whether an agent has written a file: see agent_uid.h for the rule. What
+ * follows for the file is left to the callers. */
 #include "lib/neuron/agent_uid.h"
 
 #include <pwd.h>

@@ -1,6 +1,7 @@
-/* What a bundle is called and where it goes: its id, the directory of its object and manifest, and
- * their names. Pure functions of facts, the same on every node and at any time, but for the name of
- * a user, which is looked up. */
+/* Makes the names of a bundle: its id, the directory of its object and manifest at a destination,
+ * and their file names; also the keys that an agent uses in a bucket. Pure functions, the same on
+ * every node and at any time, except that `%u` looks up the name of a user. Which unit becomes a
+ * bundle is left to scan.c. */
 #include "lib/neuron/bundle_name.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/neuron/ids.h"
 
-/* 9999-12-31T23:59:59: later ones would not fit the spelling, and only a hostile file has them. */
+/* 9999-12-31T23:59:59. A later time does not fit into an id, and only a hostile file has one. */
 #define LAST_USEC (UINT64_C(253402300799) * USEC_PER_SEC)
 
 #define NO_CLUSTER "0000000000000000"
@@ -47,7 +48,7 @@ void bundle_id_build(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]) {
                        digest_hex(digest, sizeof digest, hex));
 }
 
-/* @return what follows n characters of the set, or NULL */
+/* @return s behind its first n characters, which are all of the set; else NULL */
 static const char *skip_exactly(const char *s, const char *set, size_t n) {
         return s && strspn(s, set) >= n ? s + n : NULL;
 }
@@ -103,7 +104,7 @@ void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *p
 
 /* ---- its directory ---- */
 
-/* The owner's name, or the number where there is none. */
+/* Writes the user's name, or the number of a user without a name. */
 static void user_name(uid_t uid, char *buf, size_t n) {
         char space[PASSWD_BYTES];
         struct passwd pw, *found = NULL;

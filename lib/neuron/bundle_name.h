@@ -1,5 +1,5 @@
-/* What a bundle is called and where it goes, for the agent, `estimate` and those who read
- * destinations. */
+/* The names of a bundle: its id, its directory at a destination, its files. For the agent, for
+ * `estimate`, and for the commands that read destinations. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,7 +28,7 @@ typedef struct BundleIdInput {
  * bytes (u64, little-endian) and its bytes; unless unique_name, then also first_dev, first_ino and
  * first_mtime_nsec, each u64 little-endian. */
 void bundle_id_build(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]);
-/** @return whether s is spelled like a bundle id: what arrives over the API is checked by this */
+/** @return whether s has the form of a bundle id. Checks ids that arrive over the API. */
 bool bundle_id_is_valid(const char *s);
 
 typedef struct BundleOrigin { /* borrowed */
@@ -37,8 +37,9 @@ typedef struct BundleOrigin { /* borrowed */
         const char *instance_id, *hostname;
 } BundleOrigin;
 
-/** The id of the bundle that a unit becomes. A core dump's directory with a date in its name is
- * known by its path alone; all other names may come back, so the first member counts too.
+/** Builds the id of the bundle that a unit becomes. The path alone identifies a core dump whose
+ * directory has a date in its name. Any other path may be used again by a later unit, so its id
+ * also depends on the first member.
  * @param path  absolute path of the unit, raw */
 void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,
                          char ret[BUNDLE_ID_SIZE]);
@@ -76,21 +77,22 @@ char *bundle_object_name(const char *stem);
 char *bundle_manifest_name(const char *stem);
 
 typedef enum BundleFile { BUNDLE_NEITHER, BUNDLE_OBJECT, BUNDLE_MANIFEST } BundleFile;
-/** By its suffix alone, which must have a name before it.
- * @param key  or a path or a name  @param ret_stem  length of the key without its suffix; may be
- * NULL */
+/** Classifies a key, path or name by its suffix alone.
+ * @param ret_stem  length of the key without its suffix; may be NULL
+ * @return BUNDLE_NEITHER also when nothing comes before the suffix */
 BundleFile bundle_file_kind(const char *key, size_t *ret_stem);
 
-/** Checked strictly, with a valid bundle id, that no foreign keys match, whatever the prefix.
- * @param instance_id  NULL = anybody's
+/** Checks strictly, including the bundle id, so that with any prefix no foreign key matches.
+ * @param instance_id  NULL: of any instance
  * @return whether a key is a bundle's object or manifest: `[…/]<instance-id>/<bundle-id><suffix>`
  */
 bool bundle_key_belongs_to(const char *key, const char *instance_id);
 
-/** What all keys of a destination begin with.
+/** The beginning of all keys of a destination.
  * @param fixed  path_template_fixed() of its prefix, with or without a slash before it
  * @return `neuron/`, or "" when nothing is fixed; the caller's; NULL for lack of memory */
 char *s3_key_prefix(const char *fixed);
-/** The object that is written and deleted to see whether a bucket can be written: one an instance.
+/** The key of the object that an instance writes and deletes to check whether a bucket can be
+ * written.
  * @param key_prefix  of s3_key_prefix()  @return the caller's, NULL for lack of memory */
 char *s3_probe_key(const char *key_prefix, const char *instance_id);

@@ -1,4 +1,5 @@
-/* Who may annotate whose files: whether what a user's hook reports counts for a unit. Pure. */
+/* The rule who may annotate whose files: whether what a user's hook reports counts for a unit.
+ * Pure. */
 #pragma once
 
 #include <stdbool.h>

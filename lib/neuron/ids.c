@@ -1,5 +1,6 @@
-/* Identities: the node's instance id, by configuration, firmware or host name; and the fingerprint
- * of a member, a pure function of what it was when it was shipped. */
+/* Identities: the instance id of the node, from the configuration, the firmware (DMI) or the host
+ * name; and the fingerprint of a member. Also how texts and numbers enter the digest of an
+ * identity. The bundle's id is built in bundle_name.c. */
 #include "lib/neuron/ids.h"
 
 #include <errno.h>
@@ -102,8 +103,8 @@ uint64_t member_fingerprint(const char *path, const struct stat *st) {
         sha256_init(&s);
         id_digest_add_text(&s, path);
         id_digest_add_u64(&s, (uint64_t)st->st_size);
-        /* Not through one number of nanoseconds: that would overflow for the times that a file may
-         * claim. */
+        /* Seconds and nanoseconds apart: a file may claim a time whose nanoseconds overflow 64
+         * bits. */
         id_digest_add_u64(&s, (uint64_t)st->st_mtim.tv_sec);
         id_digest_add_u64(&s, (uint64_t)st->st_mtim.tv_nsec);
         id_digest_add_u64(&s, st->st_ino);

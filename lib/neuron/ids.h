@@ -1,4 +1,4 @@
-/* Identities: the node's, and the member's fingerprint. */
+/* Identities: the instance id of a node, and the fingerprint of a member. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,14 +24,14 @@ int instance_id_find(const char *fixed, const char *sysfs_root, char ret[INSTANC
  * all "unknown-host". */
 void instance_id_from_host(const char *host, char ret[INSTANCE_ID_SIZE]);
 
-/** A member as it was when it was shipped: the first 8 bytes (little-endian) of the SHA-256 over
- * the path (u64 length and bytes), size, mtime seconds, mtime nanoseconds and inode (u64 each, all
- * little-endian). Not the device: its number may be another after a reboot. */
+/** The fingerprint by which a member is known to be unchanged: the first 8 bytes (little-endian) of
+ * the SHA-256 over the path (u64 length and bytes), size, mtime seconds, mtime nanoseconds and
+ * inode (u64 each, all little-endian). Without the device, whose number can change at a reboot. */
 uint64_t member_fingerprint(const char *path, const struct stat *st);
 /** @param sorted  fingerprints of n members, ascending  @return whether this one is among them */
 bool member_fingerprints_contain(const uint64_t *sorted, size_t n, uint64_t fingerprint);
 
-/* How identities are digested: a number as 8 bytes, little-endian; a text as its length and bytes.
- */
+/* Parts of an identity's digest: a number as 8 bytes, little-endian; a text as its length and its
+ * bytes. */
 void id_digest_add_u64(Sha256 *s, uint64_t v);
 void id_digest_add_text(Sha256 *s, const char *text);

@@ -1,8 +1,12 @@
-/* Launchers stand on one another: a Slurm task or an MPI rank is often only what starts torchrun on
- * a node, hence the order. A key is made of what is the same for all ranks of a launch and
- * different for the next launch; what differs between nodes (a step, a restart counted by each node
- * for itself, a pod) must stay out of it. What a key lacks in being unique, the incident's window
- * in time makes up for. */
+/* Finds the job of a process and its rank in the environment that a launcher has set; also decides
+ * which variables may be recorded. What ranks of one job do with their key is left to
+ * agent/failures.
+ *
+ * Launchers stack: a Slurm task or an MPI rank is often only what starts torchrun on a node. So the
+ * innermost launcher counts, in the order of job_identity_detect(). A key consists of what all
+ * ranks of a launch have in common and the next launch has not. What differs between nodes stays
+ * out of it: a step, a restart that each node counts for itself, a pod. Where a key is not unique,
+ * the time window of a failure separates launches. */
 #include "lib/neuron/job.h"
 
 #include <arpa/inet.h>
@@ -19,7 +23,7 @@
 static const char *const default_patterns[] = { "NEURON_*", "XLA_*", "RANK", "WORLD_SIZE",
                                                 "SLURM_*",  "FI_*",  NULL };
 
-/* What is read here, beyond those patterns. */
+/* Variables that are read here and that the patterns may leave out */
 /* clang-format off */
 static const char *const identity_names[] = {
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK",
@@ -108,7 +112,7 @@ static int64_t get_count(char *const *env, const char *name) {
         return s && parse_u64_range(s, 0, INT32_MAX, &v) == 0 ? (int64_t)v : -1;
 }
 
-/* Copies what is printable and no blank; all else becomes `?`. Cut at the end. */
+/* Copies printable characters except blanks; others become `?`. Cuts at the end of buf. */
 static void copy_text(char *buf, size_t size, const char *s) {
         size_t n = 0;
         for (; s && *s && n + 1 < size; s++)
@@ -116,7 +120,7 @@ static void copy_text(char *buf, size_t size, const char *s) {
         buf[n] = '\0';
 }
 
-/* A host's name that is cut is another host's. */
+/* Copies a host's name, or nothing when it is too long: cut, it would name another host. */
 static void copy_host(char buf[static JOB_HOST_SIZE], const char *s) {
         copy_text(buf, JOB_HOST_SIZE, s && strlen(s) < JOB_HOST_SIZE ? s : NULL);
 }
@@ -134,7 +138,7 @@ static void key_add(Key *k, const char *s) {
         for (; *s; s++) {
                 k->hash = (k->hash ^ (unsigned char)*s) * UINT64_C(0x100000001b3);
                 bool is_allowed = job_key_may_have(*s);
-                /* a blank has always been a `?` alone */
+                /* blanks become `?` without a hash, as in keys of earlier agents */
                 k->is_changed = k->is_changed || (!is_allowed && *s > ' ' && *s < 0x7f);
                 if (k->n + 1 < sizeof k->text)
                         k->text[k->n++] = is_allowed ? *s : '?';
@@ -156,8 +160,9 @@ static Key key_init(void) {
         return (Key){ .hash = UINT64_C(0xcbf29ce484222325) };
 }
 
-/* @param prefix  the source. A key that is cut, or in which one was replaced, ends in a
- * hash: else it could be another job's */
+/* Writes `<prefix>:<key>`. A key that was cut, or in which a character was replaced, ends in a hash
+ * of the original, so that it is not taken for another job's.
+ * @param prefix  the source */
 static void key_finish(const Key *k, const char *prefix, char ret[JOB_KEY_SIZE]) {
         if (k->n == 0)
                 return;
@@ -187,9 +192,9 @@ static void key_add_master(Key *k, char *const *env) {
                 key_add_part(k, "host", get_either(env, "HOSTNAME", "SLURMD_NODENAME"));
 }
 
-/* The job and how often it was requeued: alike on all its nodes. Without the step: when each node
- * has torchrun or orted started by an srun of its own, one launch has many steps, and the ranks
- * beside mpirun have none. */
+/* Adds the Slurm job and how often it was requeued, which are the same on all its nodes. Not the
+ * step: where each node starts torchrun or orted by an srun of its own, one launch has many steps,
+ * and ranks beside mpirun have none. */
 static void key_add_slurm(Key *k, char *const *env) {
         const char *job = get(env, "SLURM_JOB_ID");
         if (!job)
@@ -202,19 +207,20 @@ static void key_add_slurm(Key *k, char *const *env) {
         key_add_part(k, "requeued", get(env, "SLURM_RESTART_COUNT"));
 }
 
-/* NEURON_RT_ROOT_COMM_ID changes with each launch, but is often set by the program itself, so that
- * one who reads /proc/PID/environ does not see it: only where the launcher itself gives nothing. */
+/* Adds NEURON_RT_ROOT_COMM_ID, but only where the launcher gives nothing. It changes with each
+ * launch, but the program often sets it itself, and then /proc/PID/environ does not show it. */
 static void key_add_root(Key *k, char *const *env) {
         if (k->n == 0)
                 key_add_part(k, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
 }
 
-/* ---- launchers, first match counts ---- */
+/* ---- launchers; the first that matches counts ---- */
 
-/* RANK alone is none: Kubeflow gives it to a pod as the replica's index. The run id is `none`
- * unless one was chosen; the port of the rendezvous may be the same in every launch: so all that
- * there is, together. TORCHELASTIC_RESTART_COUNT is no part: the node where a worker failed counts
- * a restart, the others see a change of membership and do not. */
+/* RANK alone does not mean torchrun: Kubeflow sets it to the replica's index of a pod. The key
+ * takes the run id, the rendezvous and the Slurm job together, since none of them is unique: the
+ * run id is `none` unless one was chosen, and the port may be the same in every launch. It does not
+ * take TORCHELASTIC_RESTART_COUNT: the node where a worker failed counts a restart, the others see
+ * a change of membership and do not. */
 static bool by_torchrun(char *const *env, JobIdentity *ret) {
         const char *run_id = get(env, "TORCHELASTIC_RUN_ID");
         if (!run_id && !(get(env, "LOCAL_RANK") && get(env, "RANK")))
@@ -264,7 +270,7 @@ static bool by_pjrt(char *const *env, JobIdentity *ret) {
                 return false;
         Key key = key_init();
         key_add_slurm(&key, env);
-        if (key.n == 0) /* programs set MASTER_ADDR themselves, too */
+        if (key.n == 0) /* a fallback: the program may have set MASTER_ADDR itself */
                 key_add_master(&key, env);
         key_add_root(&key, env);
         key_finish(&key, "neuron-pjrt", ret->key);
@@ -277,7 +283,7 @@ static bool by_pjrt(char *const *env, JobIdentity *ret) {
         return true;
 }
 
-/* PMIx names each launch; Open MPI up to 4 has a number for it, Hydra PMI_JOBID. */
+/* A launch has a name in PMIx, a number in Open MPI up to 4, PMI_JOBID in Hydra. */
 static void build_mpi_key(char *const *env, const char *own, JobIdentity *ret) {
         Key key = key_init();
         key_add_part(&key, "namespace", get_either(env, "PMIX_NAMESPACE", own));
@@ -344,8 +350,8 @@ static void key_add_pod_group(Key *k, char *const *env, const char *index) {
         key_add_part(k, "pods", name);
 }
 
-/* Ranks of pods: one pod may hold many processes, whose own ranks are not known. In Kubeflow's v1
- * jobs WORLD_SIZE counts pods only when there is one process in each. */
+/* The rank is that of the pod: a pod may hold many processes, whose own ranks are not known. In
+ * Kubeflow's v1 jobs WORLD_SIZE counts pods only when each pod has one process. */
 static bool by_kubernetes(char *const *env, JobIdentity *ret) {
         const char *index = get_either(env, "JOB_COMPLETION_INDEX", "PET_NODE_RANK");
         int64_t n_each = get_count(env, "PET_NPROC_PER_NODE");
@@ -361,12 +367,12 @@ static bool by_kubernetes(char *const *env, JobIdentity *ret) {
                 key_add_pod_group(&key, env, index);
         if (key.n == n_namespace)
                 key_add_part(&key, "root", get(env, "NEURON_RT_ROOT_COMM_ID"));
-        if (key.n > n_namespace) /* a namespace alone is no job */
+        if (key.n > n_namespace) /* a namespace alone does not identify a job */
                 key_finish(&key, "kubernetes", ret->key);
         uint64_t v;
         ret->source = "kubernetes";
         ret->rank = parse_u64_range(index, 0, INT32_MAX, &v) == 0 ? (int64_t)v : -1;
-        ret->world_size = get_count(env, "PET_NNODES"); /* `min:max` of an elastic job is none */
+        ret->world_size = get_count(env, "PET_NNODES"); /* -1 for `min:max` of an elastic job */
         if (ret->world_size < 0 && n_each <= 1 && !get(env, "PET_NNODES"))
                 ret->world_size = get_count(env, "WORLD_SIZE");
         return true;
@@ -391,15 +397,15 @@ bool job_identity_detect(char *const *env, JobIdentity *ret) {
                 key_finish(&key, "neuron", ret->key);
         }
         if (ret->rank >= ret->world_size)
-                ret->world_size =
-                        -1; /* they contradict each other: the rank is what names a process */
+                ret->world_size = -1; /* they contradict each other; the rank, which names the
+                                         process, stays */
         return found || ret->key[0] != '\0';
 }
 
 /* ---- where the ranks meet ---- */
 
-/* Labels of letters, digits, `-` and `_` between dots; the last one is no number, or it would be
- * meant for an address. */
+/* @return whether s consists of labels of letters, digits, `-` and `_` between dots, and the last
+ * one is not a number: otherwise an address is meant */
 static bool is_host_name(const char *s) {
         const char *label = s;
         for (;; s++) {
@@ -415,7 +421,8 @@ static bool is_host_name(const char *s) {
         }
 }
 
-/* @param n  of s, without a port @return whether it is one; only then ret is written */
+/* Copies a host without a port. @param n  bytes of s
+ * @return whether it is an address or a host name; only then ret is written */
 static bool read_host(const char *s, size_t n, char ret[static JOB_HOST_SIZE]) {
         char host[JOB_HOST_SIZE];
         unsigned char address[sizeof(struct in6_addr)];
@@ -439,7 +446,7 @@ bool job_rendezvous_host(const JobIdentity *job, char ret[static JOB_HOST_SIZE])
         const char *root = job->root_comm_id, *colon = strrchr(root, ':');
         size_t n = colon ? (size_t)(colon - root) : 0;
         uint64_t port;
-        /* an IPv6 address without brackets would lose its last group */
+        /* the last group of an IPv6 address without brackets would be taken for the port */
         if (n > 0 && parse_u64_range(colon + 1, 1, UINT16_MAX, &port) == 0 &&
             (root[0] == '[' || !memchr(root, ':', n)) && read_host(root, n, ret))
                 return true;

@@ -1,3 +1,10 @@
+/* Reads and writes the names that the runtime, the profilers and our hook give to directories and
+ * files: the date-time in both of its spellings; patterns with variables such as `%i`, matched in
+ * bounded work; path templates, which consist of a fixed part and one pattern a component; and the
+ * names of members, by one table of patterns.
+ *
+ * Names are untrusted: a name that matches no pattern still becomes MEMBER_OTHER, with the ids that
+ * can be found in it. Touches no file; which files make a unit is left to unit.c and scan.c. */
 #include "lib/neuron/names.h"
 
 #include <ctype.h>
@@ -16,13 +23,12 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 
-/* ---- the runtime's date-time, in the spelling its documentation gives and in the one its
- * directories have ---- */
+/* ---- the runtime's date-time ---- */
 
 #define DIGITS "0123456789"
 #define HEX_DIGITS DIGITS "abcdef"
 
-/* Whether s is spelled like `shape`: 0 stands for a digit, all else for itself. */
+/* @return whether s has the form of `shape`, in which 0 stands for any digit */
 static bool has_shape(const char *s, const char *shape) {
         for (; *shape != '\0'; s++, shape++)
                 if (*shape == '0' ? !isdigit((unsigned char)*s) : *s != *shape)
@@ -47,10 +53,9 @@ int date_time_parse(const char *s, uint64_t *ret_usec) {
         return 0;
 }
 
-/* ---- one name against a pattern with typed variables: for templates and the names of files ----
- */
+/* ---- a name against a pattern with variables: for templates and the names of files ---- */
 
-/* Where a variable's value lies in the name; n = 0: the pattern has no such variable. */
+/* The value of a variable in the name; n = 0: the pattern has no such variable. */
 typedef struct PatternSpan {
         const char *text; /* borrowed from the name */
         size_t n;
@@ -60,7 +65,7 @@ typedef struct PatternMatch {
         PatternSpan of[26]; /* by letter: of['p' - 'a'] */
 } PatternMatch;
 
-/* Honest names need tens of steps; a name made to be hard for `%i%i%i%i` would need millions. */
+/* Usual names need tens of steps; a name made against `%i%i%i%i` would need millions. */
 #define STEPS_MAX 20000
 #define DIGITS_MAX 20 /* of a 64-bit number */
 
@@ -97,7 +102,7 @@ static bool try_value(Matcher *m, const char *pattern, const char *name, size_t 
 }
 
 static bool match_date_time(Matcher *m, const char *pattern, const char *name) {
-        /* The two spellings differ in their fifth character, so at most one can be meant. */
+        /* The two spellings differ in their fifth character, so at most one matches. */
         return (is_date_time(name, 15) && try_value(m, pattern, name, 15)) ||
                (is_date_time(name, 16) && try_value(m, pattern, name, 16));
 }
@@ -105,7 +110,8 @@ static bool match_date_time(Matcher *m, const char *pattern, const char *name) {
 static bool match_instance_id(Matcher *m, const char *pattern, const char *name) {
         size_t n = MIN(strspn(name, INSTANCE_ID_CHARACTERS), (size_t)INSTANCE_ID_SIZE - 1);
 
-        /* Lazily: in `i-0abc-nd0-nc4` the id ends as early as the rest of the pattern allows. */
+        /* The shortest first: in `i-0abc-nd0-nc4` the id ends where the rest of the pattern can
+         * begin. */
         for (size_t i = 1; i <= n; i++)
                 if (try_value(m, pattern, name, i))
                         return true;
@@ -168,8 +174,7 @@ static void pattern_copy(const PatternMatch *m, char letter, char *buf, size_t s
         buf[span.n] = '\0';
 }
 
-/* ---- path templates: split once into the fixed part and the components that vary. What a variable
- * may look like is above ---- */
+/* ---- path templates, split into the fixed part and the components with variables ---- */
 
 struct PathTemplate {
         char *text;        /* as given, but with single slashes and none at the end */
@@ -193,7 +198,7 @@ PathTemplate *path_template_free(PathTemplate *t) {
         return NULL;
 }
 
-/* Checks every '%' and notes which letters there are. */
+/* Checks every '%', and records the letters that occur. */
 static int check_letters(PathTemplate *t, const char *allowed, char *ret_bad) {
         for (const char *p = strchr(t->text, '%'); p; p = strchr(p + 2, '%')) {
                 if (p[1] == '%')
@@ -306,7 +311,8 @@ bool path_template_has(const PathTemplate *t, char letter) {
         return letter >= 'a' && letter <= 'z' && (t->letters & (1u << (letter - 'a')));
 }
 
-/* Adds one component's value; a variable with another value in an earlier component is no match. */
+/* Adds the value of a variable in one component. @return false: an earlier component has another
+ * value of it, so the path does not match */
 static bool add_value(const PatternMatch *m, char letter, char *buf, size_t size) {
         PatternSpan span = m->of[letter - 'a'];
 
@@ -482,8 +488,7 @@ static bool number_of(const PatternMatch *m, char letter, int64_t *ret) {
         return true;
 }
 
-/* @return false when a number is larger than any the runtime could mean: then the name is none of
- * its names */
+/* @return false when a number is too large: then the runtime has not given this name */
 static bool store_match(const PatternMatch *m, MemberKind kind, DumpName *ret) {
         DumpName name = { .kind = kind };
         char hash[24];
@@ -509,14 +514,13 @@ static bool match_rows(const char *name, DumpName *ret) {
         return false;
 }
 
-/* Whether position i of the name begins a word: `pid` in `x_pid_3`, not in `rapid_3`. */
+/* @return whether a word begins at i: `pid` in `x_pid_3`, but not in `rapid_3` */
 static bool starts_word(const char *name, size_t i) {
         return i == 0 || !isalnum((unsigned char)name[i - 1]);
 }
 
-/* An EC2 id anywhere in a name that no pattern knows, between characters that cannot be part of it.
- * Only the two lengths that EC2 has ever given: a shorter or longer run of hex digits is more
- * likely something else. */
+/* Finds an EC2 id in a name that matches no pattern, between characters that cannot be part of it.
+ * Only in the two lengths that EC2 uses: other runs of hex digits are rarely ids. */
 static void find_instance_id(const char *name, char ret[INSTANCE_ID_SIZE]) {
         for (size_t i = 0; name[i] != '\0'; i++) {
                 size_t n;
@@ -532,7 +536,8 @@ static void find_instance_id(const char *name, char ret[INSTANCE_ID_SIZE]) {
         }
 }
 
-/* `<word>-<number>` or `<word>_<number>`, as the runtime spells its ids. */
+/* @return the number in `<word>-<number>` or `<word>_<number>`, as the runtime writes its ids; -1
+ */
 static int64_t find_number(const char *name, const char *word) {
         size_t n_word = strlen(word);
 

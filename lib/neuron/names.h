@@ -1,5 +1,5 @@
-/* The names that the runtime and the profilers give to directories and files, where what does not
- * match is collected too; and path templates with the runtime's variables. Pure text. */
+/* The names that the runtime and the profilers give to directories and files, and path templates
+ * with the runtime's variables. Files with other names are collected too. Touches no file. */
 #pragma once
 
 #include <stdbool.h>
@@ -40,7 +40,7 @@ typedef struct DumpName {
  * MEMBER_OTHER with ids as far as they are there. */
 void dump_name_parse(SourceKind source, const char *name, DumpName *ret);
 
-/** @return whether the runtime or its hook names what is in a core dump so */
+/** @return whether the runtime or its hook gives this name to a file of a core dump */
 bool dump_name_is_of_dump(const char *name);
 
 /** Reads a directory name `<instance-id>_pid_<pid>`.
@@ -89,8 +89,8 @@ bool path_template_has(const PathTemplate *t, char letter);
  * @return whether it matches; *ret may be NULL */
 bool path_template_match(const PathTemplate *t, const char *relative, TemplateValues *ret);
 
-/** Matches one component alone, the i-th below the fixed part: what is known of a directory above
- * the template's depth.
+/** Matches one component alone, the i-th below the fixed part. For directories above the template's
+ * depth.
  * @return whether it matches; *ret gets only this component's values */
 bool path_template_match_component(const PathTemplate *t, size_t i, const char *name,
                                    TemplateValues *ret);
@@ -99,6 +99,7 @@ bool path_template_match_component(const PathTemplate *t, size_t i, const char *
  * and ".." and "" become "unknown". @return the caller's, NULL for lack of memory */
 char *path_template_expand(const PathTemplate *t, const ExpandValues *values);
 
-/** Parses either spelling. @return 0 and UTC microseconds; -EINVAL for anything else, impossible
- * dates included */
+/** Reads a date-time, `yyyymmdd-HHMMSS` as in the names of directories or `yyyy-mm-dd-HH-MM` as in
+ * the documentation. @return 0 and UTC microseconds; -EINVAL, also for a date that does not exist
+ */
 int date_time_parse(const char *s, uint64_t *ret_usec);

@@ -1,5 +1,6 @@
-/* The note as JSON, by lib/base/json_out alone: the hook is linked with no library. When it is too
- * large, the least important parts are dropped first. */
+/* Writes a note as JSON, with secrets removed. The hook is linked with no library, so this file
+ * uses lib/base/json_out alone; reading a note, with jansson, is left to note_parse.c. A note that
+ * is too large loses its least important parts first: environment, unknown flags, long values. */
 #include "lib/neuron/note.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@ enum {
         NAME_MAX_BYTES = 128,  /* an unknown flag's name */
 };
 
-/* What is left out, step by step, until it fits. */
+/* What a note loses, step by step, until it fits */
 typedef enum Cut { CUT_NOTHING, CUT_ENVIRONMENT, CUT_EXTRA, CUT_VALUES, N_CUTS } Cut;
 
 typedef struct NoteWriter {
@@ -82,8 +83,8 @@ static void add_value(NoteWriter *w, const char *key, const char *value) {
                 json_out_string(w->b, key, clean(w, value));
 }
 
-/* As `\xNN` where it is no UTF-8, and then every backslash too: the directory has to be found
- * again. */
+/* A path that is not UTF-8 is written with `\xNN`, and its backslashes too, so that the reader gets
+ * the same bytes. */
 static void add_path(NoteWriter *w, const char *key, const char *value) {
         if (value)
                 json_out_path(w->b, key, clean(w, value));

@@ -23,8 +23,8 @@ typedef struct NoteFlag {
         char *name, *value; /* value may be NULL: the flag had none */
 } NoteFlag;
 
-/** As far as it was given; strings are NULL where it was not. All owned, raw bytes as they came
- * (but for the JSON's own limits). */
+/** What the hook was given; a string that it was not given is NULL. All are owned, and have the
+ * bytes that the hook got, within the limits of JSON. */
 typedef struct HookNote {
         char id[NOTE_ID_SIZE];
         uint64_t written_usec; /* CLOCK_REALTIME of the hook */
@@ -62,13 +62,13 @@ static inline char **note_argument(HookNote *n, const NoteArgument *a) {
  * without its environment and extra flags (which are dropped first, marked by `"cut": true`) */
 int hook_note_format(const HookNote *n, char *const *patterns, StrBuf *ret);
 
-/** Reads an untrusted one: at most NOTE_MAX_BYTES, the schema, an id, every string bounded,
- * secrets removed, environment filtered by the allow-list. Takes 100 ms and more when it is made
- * for that: for a worker.
+/** Reads an untrusted note: at most NOTE_MAX_BYTES, the schema, an id, every string bounded,
+ * secrets removed, the environment filtered by the allow-list. A note that is made to be slow takes
+ * more than 100 ms, so call it in a worker.
  * @param ret_why  static, a sentence for people, when refused
  * @return 0; NOTE_E_REFUSED; -ENOMEM */
 enum { NOTE_E_REFUSED = 1 };
 int hook_note_parse(const void *data, size_t n, char *const *patterns, HookNote *ret,
                     const char **ret_why);
-/** The same for what hook_note_format() has written: without secrets already, quick. */
+/** Reads a note that hook_note_format() has written: quick, since it has no secrets any more. */
 int hook_note_parse_stored(const char *document, HookNote *ret);

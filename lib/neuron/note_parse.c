@@ -1,5 +1,6 @@
-/* An untrusted note. Unknown members are ignored, so that newer hooks work; known ones must have
- * their type and be within their bounds, or the note is refused. */
+/* Reads an untrusted note. Unknown members are ignored, so that newer hooks work; a known member
+ * that has the wrong type or exceeds its bound makes the note refused. Whether a user may send the
+ * note, and what follows from it, is left to agent/hooknotes. */
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
@@ -21,7 +22,7 @@ typedef struct NoteReader {
         const char *why; /* the first fault; NULL */
         bool no_memory;
         StrBuf text;
-        bool is_clean; /* it has no secrets */
+        bool is_clean; /* hook_note_format() has removed the secrets already */
 } NoteReader;
 
 static void refuse(NoteReader *p, const char *why) {
@@ -48,13 +49,13 @@ static char *copy_redacted(NoteReader *p, const char *s, size_t n) {
         return copy;
 }
 
-/* A member that is a string; missing and null are NULL. */
+/* @return a member that is a string; NULL: it is missing, null, or refused */
 static const char *read_string(NoteReader *p, json_t *object, const char *key) {
         json_t *v = json_object_get(object, key);
         if (!v || json_is_null(v))
                 return NULL;
         if (!json_is_string(v)) {
-                refuse(p, "a value that should be a string is none");
+                refuse(p, "a value that must be a string is not one");
                 return NULL;
         }
         return json_string_value(v);
@@ -74,17 +75,17 @@ static char *read_path(NoteReader *p, json_t *object, const char *key) {
         if (r == -ENOMEM)
                 p->no_memory = true;
         else if (r < 0)
-                refuse(p, "a path is not spelled as it should be: a backslash is \\x5c");
+                refuse(p, "invalid escape in a path: a backslash is written \\x5c");
         return path;
 }
 
-/* @return a number from 0 on; when it is missing, `otherwise` */
+/* @return a number ≥ 0; `otherwise` when it is missing or refused */
 static int64_t read_integer(NoteReader *p, json_t *object, const char *key, int64_t otherwise) {
         json_t *v = json_object_get(object, key);
         if (!v || json_is_null(v))
                 return otherwise;
         if (!json_is_integer(v) || json_integer_value(v) < 0) {
-                refuse(p, "a value that should be a number from 0 on is none");
+                refuse(p, "a value that must be a number of 0 or more is not one");
                 return otherwise;
         }
         return json_integer_value(v);
@@ -93,12 +94,12 @@ static int64_t read_integer(NoteReader *p, json_t *object, const char *key, int6
 static json_t *read_object(NoteReader *p, json_t *root, const char *key) {
         json_t *v = json_object_get(root, key);
         if (v && !json_is_object(v))
-                refuse(p, "a member that should be an object is none");
+                refuse(p, "a member that must be an object is not one");
         return json_is_object(v) ? v : NULL; /* jansson's readers take NULL */
 }
 
-/* Into a field of fixed size: printable ASCII without blanks, of a key fewer characters, and not
- * cut, since a part of a key is another key. */
+/* Reads a text of printable ASCII without blanks, or a key, whose characters are fewer. One that is
+ * too long is refused and not cut, since a part of a key would name another job. */
 static void read_word(NoteReader *p, json_t *object, const JobMember *m, char *buf) {
         _cleanup_free_ char *clean = NULL;
         const char *s = job_member_is_key(m) ? read_string(p, object, m->name)
@@ -124,7 +125,7 @@ static void read_head(NoteReader *p, json_t *root, HookNote *n) {
                 refuse(p, "its schema is not " NOTE_SCHEMA);
         if (!id || strlen(id) != NOTE_ID_SIZE - 1 ||
             strspn(id, "0123456789abcdef") != NOTE_ID_SIZE - 1)
-                refuse(p, "its id is not 32 small hex digits");
+                refuse(p, "its id is not 32 lower-case hex digits");
         else
                 memcpy(n->id, id, NOTE_ID_SIZE);
         n->written_usec = (uint64_t)read_integer(p, root, "written_usec", 0);
@@ -136,7 +137,7 @@ static void read_arguments(NoteReader *p, json_t *a, HookNote *n) {
                 *note_argument(n, argument) =
                         (argument->is_path ? read_path : read_text)(p, a, argument->name);
         }
-        /* Not read from the note: the two could contradict each other. */
+        /* The note's own error_number is not read: it could contradict the code. */
         n->has_error_number = n->error_code && nrt_status_parse(n->error_code, &n->error_number);
 }
 
@@ -161,8 +162,7 @@ static void read_extra(NoteReader *p, json_t *root, HookNote *n) {
                 to->value = read_text(p, pair, "value");
                 if (!to->name) {
                         refuse(p, "an unknown flag has no name");
-                        to->name = strdup(
-                                ""); /* all of them have one, also in a note that is thrown away */
+                        to->name = strdup(""); /* every flag has a name, also in a refused note */
                         p->no_memory = p->no_memory || !to->name;
                 }
         }
@@ -183,7 +183,7 @@ static void read_environment(NoteReader *p, json_t *root, char *const *patterns,
         }
         json_object_foreach(object, name, value) {
                 if (!environment_is_allowed(patterns, name))
-                        continue; /* our list may be shorter than the hook's */
+                        continue; /* the hook may allow more than this agent does */
                 _cleanup_free_ char *text = read_text(p, object, name);
                 if (!text)
                         continue;
@@ -200,7 +200,7 @@ static void read_job(NoteReader *p, json_t *o, JobIdentity *job) {
         const char *source = read_string(p, o, "source");
         job->source = job_source_find(source);
         if (source && !job->source)
-                refuse(p, "the source of its job is none that is known");
+                refuse(p, "unknown source of its job");
         for (size_t i = 0; i < N_JOB_MEMBERS; i++) {
                 const JobMember *m = &job_members[i];
                 if (m->size > 0)
@@ -210,7 +210,7 @@ static void read_job(NoteReader *p, json_t *o, JobIdentity *job) {
         }
 }
 
-/* One component that is no dot-file: it will be opened in a directory. */
+/* Reads the name of a file that will be opened in a directory: one component, no hidden file. */
 static char *read_file_name(NoteReader *p, json_t *object, const char *key) {
         char *name = read_text(p, object, key);
         if (name && (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||

@@ -1,5 +1,5 @@
-/* One table: numbers and names as in nrt_status.h of the Neuron SDK 2.32. 8 and 12 are unused
- * there. */
+/* The names of the runtime's error codes: one table, with the numbers of nrt_status.h of the Neuron
+ * SDK 2.32, where 8 and 12 are unused. What a code means for a bundle is left to others. */
 #include "lib/neuron/nrt_status.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* The words for kinds, states and proofs, and the table of legal moves. Plain data: who moves a
- * bundle is the agent. */
+/* The words for kinds, states and proofs, the legal moves of bundles and deliveries, and the memory
+ * of their rows. Who moves a bundle, and when, is decided in agent/. */
 #include "lib/neuron/record.h"
 
 #include <errno.h>
@@ -48,14 +48,14 @@ bool source_kind_has_incident(SourceKind k) {
 /* clang-format off */
 static const unsigned bundle_moves[N_BUNDLE_STATES] = {
         [BUNDLE_SETTLING]    = TO(READY) | TO(VANISHED) | TO(CANCELLED) | TO(EVICTED),
-        /* back to settling: the source changed before or while it was read */
+        /* back to settling: the source changed before it was delivered */
         [BUNDLE_READY]       = TO(SHIPPING) | TO(SETTLING) | TO(CANCELLED) | TO(EVICTED) |
                                TO(VANISHED),
         /* back to ready: try again later */
         [BUNDLE_SHIPPING]    = TO(DELIVERED) | TO(READY) | TO(SETTLING) | TO(QUARANTINED) |
                                TO(CANCELLED) | TO(VANISHED),
         [BUNDLE_QUARANTINED] = TO(READY) | TO(CANCELLED) | TO(EVICTED),
-        /* it is delivered to destinations that it did not have */
+        /* to ready: it goes to destinations that were added */
         [BUNDLE_DELIVERED]   = TO(READY),
         /* evicted, cancelled, vanished: nothing follows */
 };
@@ -119,7 +119,8 @@ bool bundle_record_has_destination(const BundleRecord *b, const char *name) {
         return false;
 }
 
-/* Replaces borrowed strings by copies: whatever fails, nothing is left to be freed twice. */
+/* Replaces borrowed strings by copies. A string that cannot be copied becomes NULL, so that nothing
+ * borrowed is freed. */
 static bool own_strings(char **const *strings, size_t n) {
         bool ok = true;
         for (size_t i = 0; i < n; i++)

@@ -1,4 +1,4 @@
-/* What is known of a bundle and of its deliveries, and which state may follow which. Plain data. */
+/* A bundle and its deliveries as plain data: their fields, states, and the legal moves. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,10 +41,9 @@ typedef enum BundleState {
 const char *bundle_state_name(BundleState s);
 int bundle_state_parse(const char *s, BundleState *ret);
 extern const StateTable bundle_state_table; /* the legal moves */
-/** @return whether nothing more happens to it by itself */
+/** @return whether the agent does nothing more with it by itself */
 bool bundle_state_is_inactive(BundleState s);
-/** @return whether nothing more happens to it at all: it is final, and no operator can bring it
- * back as he can a quarantined one */
+/** @return whether it is final: inactive, and no operator can retry it as a quarantined bundle */
 bool bundle_state_is_terminal(BundleState s);
 
 typedef enum DeliveryState {
@@ -73,7 +72,7 @@ typedef struct DeliveryRecord {
         uint64_t done_usec;
 } DeliveryRecord;
 
-/* What a bundle's failure is called. Set and frozen when its first delivery starts. */
+/* The name of a bundle's failure. It is set, and frozen, when the scheduler first asks for it. */
 #define FAILURE_KEY_SIZE 17
 typedef struct FailureName {
         char agreed[8]; /* `store`, `bus`, `alone`; "" = not set */
@@ -106,7 +105,7 @@ typedef struct BundleRecord {
         unsigned attempts;  /* failures of the bundle itself, for quarantine_after */
         bool pinned;        /* by the operator */
         bool links_held;    /* hard links of ours hold the sources */
-        bool is_redelivery; /* delivered, and underway to destinations that it did not have */
+        bool is_redelivery; /* delivered, and underway to destinations that were added */
         char *failure;      /* JSON object: what hooks reported, see delivery_notes.h; NULL */
         FailureName name;
         char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
@@ -114,7 +113,7 @@ typedef struct BundleRecord {
         size_t n_deliveries;
 } BundleRecord;
 
-/** The names that it is delivered under: its failure's, else its own; "" = none. */
+/** @return the name that it is delivered under: its failure's, else its own; "" = none */
 static inline const char *bundle_record_cluster_id(const BundleRecord *b) {
         return b->name.cluster_id[0] ? b->name.cluster_id : b->cluster_id;
 }

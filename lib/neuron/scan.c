@@ -72,15 +72,16 @@ static int report_unit(UnitFinder *f, DIR *dir, const UnitMatch *a, bool is_evid
         return 0;
 }
 
-/* Also a framework trace: it lies beside the `_pid_` directories. */
+/* @return whether a file belongs to a profile: also a framework trace, which lies beside the
+ * `_pid_` directories */
 static bool is_profile_file(const char *name) {
         DumpName parsed;
         dump_name_parse(SOURCE_NEURON_PROFILE, name, &parsed);
         return parsed.kind == MEMBER_NTFF || parsed.kind == MEMBER_SYSTEM_TRACE;
 }
 
-/* The runtime's directory of a process, or that of a framework's profiler. Any word may stand
- * before `_pid_`, but what lies beside is collected only where the runtime itself has written. */
+/* @return whether a directory makes the one that it lies in an output directory: it is the
+ * runtime's of a process, with an EC2 id before `_pid_`, or that of a framework's profiler */
 static bool is_profile_dir(DIR *dir, const char *name) {
         char instance_id[INSTANCE_ID_SIZE];
         struct stat st;
@@ -92,8 +93,8 @@ static bool is_profile_dir(DIR *dir, const char *name) {
                 S_ISDIR(st.st_mode));
 }
 
-/* @return 1 or 0; negative only for lack of memory or descriptors: what cannot be read is found out
- * by who walks it */
+/* @return 1 or 0; negative only for lack of memory or descriptors. Other errors are found when the
+ * directory is walked. */
 static int has_ntff(DIR *dir) {
         const char *name;
         TreeType type;
@@ -112,7 +113,7 @@ typedef struct Level {
         DIR *dir;
         size_t depth;
         int ntff_depth; /* of the outermost directory with ntff files on the way here; -1: none */
-        bool in_unit;   /* of a dump: what is no unit of its own belongs to one above */
+        bool in_unit;   /* of a dump: an entry that is no unit belongs to the unit above */
 } Level;
 
 static int find_at(UnitFinder *f, const Level *at);
@@ -172,8 +173,8 @@ static void find_symlink(const UnitFinder *f, const Level *at) {
                 report_left_out(f, SCAN_SKIP_SYMLINK);
 }
 
-/* Continues below a directory that is no unit with all below it. The entries are read in any order:
- * a source may have any number. */
+/* Continues below a directory that is not a unit as a whole. The entries are not sorted, because a
+ * source may have any number of them. */
 static int find_below(UnitFinder *f, const Level *at) {
         size_t n_path = f->path.n;
         const char *name;
@@ -248,7 +249,7 @@ static int find_at(UnitFinder *f, const Level *at) {
                 r = report_unit(f, at->dir, &a, true);
                 if (r < 0 || !by_ntff)
                         return r;
-                rewinddir(at->dir); /* `_pid_` directories in it are units of their own */
+                rewinddir(at->dir); /* for its `_pid_` directories, which are units, too */
         }
         return find_below(f, &(Level){ at->dir, at->depth, q.ntff_depth, false });
 }
@@ -297,9 +298,8 @@ static int find_ntff_depth(int fixed_fd, UnitQuery *q) {
                 if (r == 0)
                         r = has_ntff(dir);
                 if (r < 0)
-                        return tree_error_is_resource(r)
-                                       ? r
-                                       : 0; /* nothing further down can be seen either */
+                        return tree_error_is_resource(r) ? r
+                                                         : 0; /* nor can what lies below be read */
                 if (r > 0) {
                         q->ntff_depth = (int)i;
                         return 0;
@@ -345,8 +345,8 @@ static bool is_ignored(const char *relative) {
         return false;
 }
 
-/* What was removed is assumed to have been a directory: what lay in a unit still leads to the unit,
- * and what was one itself, or lay above, leads to nothing. */
+/* @return whether a path that was removed lay inside a unit, which then is checked. The path is
+ * taken for a directory; one that was a unit itself, or lay above units, leads to none. */
 static bool may_lie_in_unit(const UnitQuery *q) {
         return q->kind == SOURCE_NEURON_PROFILE ||
                (q->kind != SOURCE_PROCESS_CORE && unit_path_depth(q->relative) > q->template_depth);

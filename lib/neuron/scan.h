@@ -1,6 +1,6 @@
-/* Scans a source's tree: which units (future bundles) are there, which members each has, whose
- * they are. Reads the file system, changes nothing; used by the agent's intake and by
- * `neuron-collect estimate`. Blocking: call it from a worker. */
+/* Scans a source's tree: finds its units (future bundles), their members and their owners. Reads
+ * the file system and changes nothing; used by the agent's intake, `neuron-collect estimate` and
+ * `doctor`. It blocks: call it in a worker. */
 #pragma once
 
 #include <stdbool.h>
@@ -55,7 +55,7 @@ typedef enum ScanSkip {
         SCAN_SKIP_SPECIAL, /* FIFO, socket, device */
         SCAN_SKIP_HARDLINK,
         SCAN_SKIP_UNREADABLE,
-        SCAN_SKIP_FOREIGN, /* another instance's: no fault, not reported */
+        SCAN_SKIP_FOREIGN, /* another instance's, which collects it: not reported */
         SCAN_SKIP_EXCLUDED,
         SCAN_SKIP_TOO_DEEP, /* below FS_DEPTH_MAX components, or a path beyond PATH_MAX */
         SCAN_SKIP_TOO_MANY,
@@ -67,10 +67,10 @@ typedef enum ScanSkip {
 } ScanSkip;
 /** @return `symlink`, `special-file`, `hard-link`, `unreadable` …: also used as metric label */
 const char *scan_skip_name(ScanSkip s);
-/** @return whether the bundle must be labelled incomplete for it: something with content stays
- * behind that is not excluded and that no other instance collects */
+/** @return whether it makes the bundle incomplete: a file with content is left behind that is not
+ * excluded and that no other instance collects */
 bool scan_skip_is_loss(ScanSkip s);
-/** @return what to do about what scan_skip_reason() names */
+/** @return the remedy for what scan_skip_reason() names; NULL: none */
 const char *scan_skip_remedy(ScanSkip s);
 /** The one wording for manifests, `show`, `explain` and the journal: `symlink: 2 left out, such as
  * 'a'`. @param example  escaped; may be NULL
@@ -120,13 +120,14 @@ void scan_unit_add_member(ScanUnit *u, const struct ScanMember *m, uint64_t fing
 int scan_unit_add_skip(ScanUnit *u, const struct ScanMember *m);
 
 /** Opens the fixed part of a source. A symlink on the way is followed only when it belongs to root
- * or to us: in a world-writable directory anybody could put one, and we may read what he may not.
+ * or to this user: in a world-writable directory any user could create one to files that only this
+ * process may read.
  * @return a descriptor of the caller's; -ENOENT, -ENOTDIR, -EACCES; -ELOOP for such a symlink */
 int scan_open_fixed(const char *fixed);
 
-/** In a directory where every user may create names, and where all users write, users can keep each
- * other's dumps out or remove them, unless the fixed part is root's and sticky.
- * @return that, and the remedy, as a sentence of the caller's; NULL: it is sound, or not there */
+/** Checks whether users can keep out or remove each other's dumps: they can in a fixed part that
+ * they all may write to and that is not root's and sticky.
+ * @return the fault and the remedy as a sentence, the caller's; NULL: no fault, or it is missing */
 char *scan_check_root(const char *fixed);
 
 /** Finds all units below the source, in no particular order. Which path belongs to which unit:

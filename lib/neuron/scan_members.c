@@ -1,6 +1,6 @@
-/* Walks the members of one unit in order, and says of everything else why it is none. A member's
- * link count, its name's instance id and the source's limits decide; no file is opened. What is
- * counted of them is left to scan_unit.c, finding units to scan.c. */
+/* Walks the members of one unit in order, and says of everything else why it is no member. The link
+ * count, the instance id in the name and the source's limits decide; no file is opened. Adding up
+ * the members is left to scan_unit.c, finding units to scan.c. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -65,12 +65,12 @@ void scan_path_leave(ScanPath *p, size_t n) {
 
 /* ---- the walk ---- */
 
-/* Names of one walk, of all directories on the way to where it is: so many bytes, and in each
- * directory half of what is not taken. That is enough for 100,000 names of 100 bytes in one. */
+/* Bytes of names that one walk keeps, of all directories from the unit to the current one. Each
+ * directory may take half of what is left, which is enough for 100,000 names of 100 bytes. */
 #define WALK_NAMES_BYTES ((size_t)20 * 1024 * 1024)
-/* Names that one walk reads at all, kept or not: what bounds its time. */
+/* Bytes of names that one walk reads, kept or not: this bounds its time. */
 #define WALK_READ_BYTES ((size_t)40 * 1024 * 1024)
-/* Beside max_files: directories, and files that are no members. */
+/* Names beside max_files: of directories, and of files that are no members */
 #define WALK_OTHER_NAMES 4096
 
 typedef struct Walker {
@@ -84,9 +84,8 @@ typedef struct Walker {
         size_t read_bytes;   /* of all names so far */
         ScanPath path;       /* below the unit */
         bool has_reported;   /* a member or a skipped entry */
-        const char *foreign; /* all here are this instance's, by a directory's name; NULL */
-        char last_id[INSTANCE_ID_SIZE]; /* in the last name, and whose that is: it may be expensive
-                                         */
+        const char *foreign; /* the instance that a directory's name gives all members to; NULL */
+        char last_id[INSTANCE_ID_SIZE]; /* cache of the last id and its owner */
         UnitOwner last_owner;
         bool ends_at_dumps; /* directories in it that hold names of dumps are other units */
 } Walker;
@@ -113,9 +112,9 @@ static int is_excluded(const Walker *w) {
         return 0;
 }
 
-/* Whether only the file's owner can have put this name here: he owns the directory, which nobody
- * else may write, and the unit. Then other names are strangers' links, which must not take a file
- * out of his bundle. */
+/* @return whether only the file's owner can have created this name: that user owns the directory
+ * and the unit, and no other user may write to them. Then further links are other users', and must
+ * not keep the file out of its owner's bundle. */
 static bool is_owners_name(const Walker *w, int dir_fd, const struct stat *st) {
         struct stat dir, unit;
 
@@ -171,7 +170,7 @@ static UnitOwner named_owner(Walker *w, const char *instance_id) {
         return w->last_owner;
 }
 
-/* A member that may be owned needs its status, too. */
+/* Marks a member as another instance's. One that this agent may own also gets its status. */
 static void mark_foreign(const Walker *w, int dir_fd, const char *name, ScanMember *m) {
         const char *instance_id = w->foreign ? w->foreign : m->name.instance_id;
 
@@ -309,7 +308,7 @@ static int walk_dir(Walker *w, DIR *dir, size_t depth) {
                 if (r < 0)
                         return r;
         }
-        /* Read in part: the rest is reported as unreadable. */
+        /* The directory was read in part: the rest counts as unreadable. */
         if (error < 0 && error != -ENOENT)
                 return skip_dir(w, path_name(w->path.text), SCAN_SKIP_UNREADABLE);
         return 0;
@@ -323,7 +322,7 @@ int scan_walk_members(const ScanWalk *walk, bool on_network, const char *foreign
                      .on_network = on_network };
         int r;
 
-        /* Files that this agent's links hold belong to this unit. */
+        /* All files below a root_override belong to this unit: our links hold them for it. */
         w.ends_at_dumps = walk->source->kind == SOURCE_NEURON_CORE_DUMP &&
                           !walk->source->root_override &&
                           !path_template_match(walk->source->template, walk->relative, NULL);

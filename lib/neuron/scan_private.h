@@ -1,4 +1,4 @@
-/* What the files of a scan share. */
+/* What the files of a scan share. Private to lib/neuron. */
 #pragma once
 
 #include <dirent.h>
@@ -37,14 +37,14 @@ UnitOwner scan_acting_owner(const ScanSource *s, const char *relative, const cha
 /** @return whether this agent may own some of what has this id */
 bool scan_may_be_owned(const ScanSource *s, const char *found, bool on_network);
 
-/** @return whether the directory directly holds a file, or a directory, that is called as the
- * runtime calls what is in a core dump: 1 or 0; negative only for lack of memory or descriptors:
- * what cannot be read is found out by who walks it */
+/** @return whether the directory directly holds an entry with a name of dump_name_is_of_dump(): 1
+ * or 0; negative only for lack of memory or descriptors. Other errors are found when it is walked.
+ */
 int scan_holds_dump_name(DIR *dir);
 
 /** Opens the directory of a unit, of a file unit the one that it lies in. @return 0, -errno */
 int scan_open_unit(const ScanWalk *w, int fixed_fd, DIR **ret);
-/** @param foreign  the instance whose all members are, by the unit's path; NULL
+/** @param foreign  the instance that the unit's path gives all members to; NULL
  * @param dir  of scan_open_unit() */
 int scan_walk_members(const ScanWalk *walk, bool on_network, const char *foreign, DIR *dir);
 

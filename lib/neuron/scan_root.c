@@ -1,5 +1,6 @@
-/* Opens the fixed part of a source. Its text is the operator's, but what lies on the way may be
- * anybody's: a symlink is followed only when it belongs to root or to this user. */
+/* Opens the fixed part of a source, and checks whether users can keep out or remove each other's
+ * dumps there. The operator has written the path, but any user may have created what lies on it: a
+ * symlink is followed only when it belongs to root or to this user. */
 #include "lib/neuron/scan_private.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 #include "lib/base/path.h"
 #include "lib/neuron/tree.h"
 
-/* In a world-writable directory anybody could put one. */
+/* In a world-writable directory any user can create a symlink. */
 static bool is_trusted_link(const struct stat *link) {
         return link->st_uid == 0 || link->st_uid == geteuid();
 }

@@ -1,5 +1,5 @@
-/* What is known of one unit: its owner by its path, its name's values, and the sums over its
- * members; and the table of reasons why something is no member. */
+/* Fills in one unit: its owner and its values by its path, and the sums over its members, which
+ * scan_members.c walks. Also the table of reasons why something is no member. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +80,7 @@ void scan_unit_done(ScanUnit *u) {
 static int64_t nsec_of(const struct timespec *t) {
         int64_t v;
 
-        /* A file may claim any time; past what 64 bits hold it is the end of time. */
+        /* A file may claim any time; one that 64 bits cannot hold becomes the nearest limit. */
         if (__builtin_mul_overflow(t->tv_sec, (int64_t)NSEC_PER_SEC, &v) ||
             __builtin_add_overflow(v, t->tv_nsec, &v))
                 return t->tv_sec < 0 ? INT64_MIN : INT64_MAX;
@@ -162,8 +162,8 @@ ScanOwner scan_component_owner(const ScanSource *s, bool on_network, const char 
                 n.owner = scan_acting_owner(s, relative, n.instance_id, on_network);
                 return n;
         }
-        /* One matching component is weaker evidence than a matching path: `logs` would do for a %i.
-         * So only what cannot be anything but an instance id counts. */
+        /* One matching component is weaker evidence than a matching path: `logs` matches %i. So
+         * only an EC2 id, or this node's id, counts. */
         if (path_template_match_component(s->template, i, component, &v) &&
             (instance_id_is_ec2(v.instance_id) || strcmp(v.instance_id, s->instance_id) == 0)) {
                 (void)snprintf(n.instance_id, sizeof n.instance_id, "%s", v.instance_id);
@@ -178,7 +178,7 @@ static void combine_owners(ScanOwner *a, const ScanOwner *b) {
                 *a = *b;
 }
 
-/* The owner by the unit's path, and the template's values in it. */
+/* Finds the owner by the unit's path, and the template's values in it. */
 static int classify_path(const ScanLocation *p, ScanUnit *u, ScanOwner *ret) {
         _cleanup_free_ char *path = strdup(p->relative);
         size_t depth = path_template_depth(p->source->template), i = 0;
@@ -187,8 +187,7 @@ static int classify_path(const ScanLocation *p, ScanUnit *u, ScanOwner *ret) {
 
         if (!path)
                 return -ENOMEM;
-        /* Only as many components as the template has; below them a unit of another kind may lie
-         * deeper. */
+        /* The template matches as many components as it has; a unit may lie deeper. */
         path[unit_path_prefix(path, depth)] = '\0';
         if (!p->loose && depth > 0 && path_template_match(p->source->template, path, &u->values)) {
                 (void)snprintf(owner.instance_id, sizeof owner.instance_id, "%s",

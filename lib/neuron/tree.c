@@ -1,3 +1,6 @@
+/* Reads one directory of a hostile tree at a time, entry by entry or as a sorted list of bounded
+ * size, and resolves a path below another root by reading its symlinks itself. Walking a tree, and
+ * what its entries mean, is left to the scan and the collectors. */
 #include "lib/neuron/tree.h"
 
 #include <errno.h>
@@ -136,7 +139,7 @@ static int compare_offsets(const void *pa, const void *pb) {
         return (a->name > b->name) - (a->name < b->name);
 }
 
-/* Drops what comes last, and moves the names of the others together. */
+/* Drops the entries that sort last, and closes the gaps between the names of the others. */
 static void drop_last(TreeList *list, size_t max_names, size_t max_bytes) {
         size_t n = 0, n_bytes = 0;
 
@@ -178,7 +181,7 @@ int tree_list_read(TreeList *list, DIR *dir, const TreeBounds *bounds) {
         while ((r = tree_next(dir, &name, &type)) > 0) {
                 list->n_bytes_read += strlen(name) + 1;
                 if (list->n_bytes_read > bounds->n_bytes_read) {
-                        list->n_dropped++; /* and all that would come after it */
+                        list->n_dropped++; /* stands for all entries that were not read */
                         r = 0;
                         break;
                 }
@@ -204,14 +207,14 @@ bool tree_error_is_resource(int error) {
         return error == -ENOMEM || error == -EMFILE || error == -ENFILE || error == -EOVERFLOW;
 }
 
-/* ---- a path whose links are read and resolved here ---- */
+/* ---- resolving a path below another root ---- */
 
-#define LINKS_MAX 40 /* as the kernel has it */
+#define LINKS_MAX 40 /* the kernel's limit, path_resolution(7) */
 
 typedef struct Resolver {
-        int fds[FS_DEPTH_MAX]; /* ours, but for the first, which is the root */
+        int fds[FS_DEPTH_MAX]; /* owned, except the first, which is the root */
         size_t n;
-        char path[PATH_MAX]; /* what is left to go */
+        char path[PATH_MAX]; /* the components that are not resolved yet */
         unsigned n_links;
         bool (*may_follow)(const struct stat *link); /* NULL: any */
 } Resolver;
@@ -240,8 +243,9 @@ static int walk_link(Resolver *w, int link_fd, const char *rest) {
         return WALK_E_LINK;
 }
 
-/* One component. @return 0 a step down or back; WALK_E_LINK: a link's target has taken its place in
- * what is left; WALK_E_END and *ret_fd: it is not a directory, and the path ends here */
+/* Resolves one component. @return 0: a directory, or `.` and `..`; WALK_E_LINK: a symlink, whose
+ * target has replaced it in w->path; WALK_E_END and *ret_fd: the path ends here in something else
+ */
 static int walk_step(Resolver *w, char *name, const char *rest, int *ret_fd) {
         _cleanup_close_ int fd = -1;
         struct stat st;

@@ -1,5 +1,5 @@
-/* One directory of a hostile tree at a time: opened without following links, read as it comes or in
- * order. */
+/* Reads one directory of a hostile tree at a time: opened without following symlinks, its entries
+ * unsorted or as a sorted list; and resolves paths below another root. */
 #pragma once
 
 #include <dirent.h>
@@ -20,8 +20,8 @@ typedef enum TreeType {
  * @return 0, as fs_open_beneath() otherwise (-ELOOP symlink, -ENOTDIR, -ENOENT, -EACCES) */
 int tree_open(int parent_fd, const char *path, DIR **ret);
 
-/** Opens the directory that a path below another lies in.
- * @param ret_name  what the path is called there; borrowed from it
+/** Opens the directory that contains a path below another.
+ * @param ret_name  the last component of the path; borrowed from it
  * @return a descriptor of the caller's; as fs_open_beneath() otherwise, -ENOMEM */
 int tree_open_parent(int dir_fd, const char *path, const char **ret_name);
 
@@ -56,8 +56,8 @@ typedef struct TreeBounds {      /* SIZE_MAX = none */
                 SIZE_MAX, SIZE_MAX, SIZE_MAX                                                       \
         }
 
-/** Reads a directory: all of it, or where it has more than the bounds allow the entries that come
- * first in that order, of those that were read. For the time of reading it takes an eighth more.
+/** Reads a directory: all entries, or, when there are more than the bounds allow, the first ones in
+ * that order of those that were read. While it reads, it takes an eighth more memory than that.
  * The list is to be tree_list_done(), also after a failure.
  * @return 0; -ENOMEM; -EOVERFLOW above 4 GiB of names; otherwise the errno of reading, with what
  * could be read */

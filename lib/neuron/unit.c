@@ -1,5 +1,6 @@
-/* Which paths of a source make one unit, the future bundle, and whose it is: the rules of a scan,
- * which touch no file. Of core dumps the names in a directory decide after these rules: scan.c. */
+/* Decides which paths of a source make one unit, the future bundle, and whose it is. These are the
+ * rules of a scan that touch no file. For core dumps the names in a directory decide in addition:
+ * that rule is find_dump() and find_dump_above() in scan.c. */
 #include "lib/neuron/unit.h"
 
 #include <limits.h>
@@ -51,7 +52,7 @@ static bool is_profile_unit(const char *name, size_t n) {
         return profile_unit_name_parse(buf, NULL, NULL);
 }
 
-/* @return how many leading components end in the outermost `_pid_` directory; 0 = there is none */
+/* @return the number of leading components up to the outermost `_pid_` directory; 0 = none */
 static size_t profile_depth(const UnitQuery *q) {
         const char *p = q->relative;
         size_t depth = 0;

@@ -1,4 +1,4 @@
-/* Which paths of a source make one unit, and whose it is. Pure. */
+/* The rules by which paths of a source make one unit, and by which a unit has an owner. Pure. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,9 +34,9 @@ typedef struct UnitMatch {
  * @return false: to none */
 bool unit_match(const UnitQuery *q, UnitMatch *ret);
 
-/** @return whether the name of a unit is evidence of its kind, as far as its kind goes by names: it
- * matches the template (of process-core in its last components), or is a profile's `_pid_`
- * directory. Where it is not, only members with a name of their own are.
+/** @return whether the name of a unit is evidence of its kind: it matches the template (of
+ * process-core in its last components), or is a profile's `_pid_` directory. In other units only
+ * members are evidence, by their own names.
  * @param relative  the unit, below the fixed part */
 bool unit_is_evidence_by_name(SourceKind kind, const PathTemplate *t, const char *relative);
 /** @return whether the name of a file is evidence, whatever unit it lies in */
