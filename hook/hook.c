@@ -1,9 +1,11 @@
-/* The hook's steps, in order: compose the note (hook/note.c), send it, start the child that writes
- * the record beside the dump, wait for the agent's snapshot or read sysfs, and run the vendor's
- * hook when `neuron-dump.chain` leads to one. Whatever may hang is done in a child with a time
- * limit. The process inherits the descriptors, signals and limits of the job, and closes or resets
- * them first.
- */
+/* The hook's steps: compose the note (hook/note.c), send it to the agent, start the vendor's hook
+ * that `neuron-dump.chain` leads to and the child that writes the record beside the dump, and wait
+ * for the agent's snapshot. The note goes to the mailbox unless the agent has accepted it; sysfs is
+ * read here unless the agent has sent a snapshot or said that there is none, so also when it is
+ * late. At the end the record and the vendor's hook are waited for, until the deadline.
+ *
+ * Whatever may hang is done in a child with a time limit, also printing to stderr. The process
+ * inherits the descriptors, signals and limits of the job, and closes or resets them first. */
 #include "hook/hook.h"
 
 #include <dirent.h>

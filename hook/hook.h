@@ -1,8 +1,9 @@
 /* neuron-dump: run by the Neuron runtime when an execution has failed, as a child of the process
  * that failed. It sends a note to the agent first, writes the record while the agent works, and
- * waits for its snapshot no longer than allowed; without an agent it writes the note to the mailbox
- * and reads sysfs itself. Whatever fails, it exits with 0 and in time, since the end of the job
- * must not wait; only wrong arguments, which the runtime never gives, exit with 2. */
+ * waits for its snapshot no longer than allowed. When no agent accepts the note, it goes to the
+ * mailbox; when no snapshot comes in time, the hook reads sysfs itself. Whatever fails, it exits
+ * with 0 and in time, since the end of the job must not wait; only wrong arguments, which the
+ * runtime never gives, exit with 2. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,3 +1,6 @@
+/* Fills in a note from the command line that the runtime gives its hook, and from the hook's own
+ * environment. Unknown flags are kept. Sending the note is left to hook.c, its JSON to
+ * lib/neuron/note.c. */
 #include "hook/note.h"
 
 #include <errno.h>

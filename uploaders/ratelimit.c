@@ -1,4 +1,7 @@
-/* @see ITU-T I.371, the generic cell rate algorithm in its form of virtual scheduling */
+/* A rate limit as a line in which each caller books behind the bookings before it, and waits until
+ * its turn. The arithmetic is pure; the rest puts a lock and the rate of the time of day around it.
+ * What is paced is left to the callers.
+ * @see ITU-T I.371, the generic cell rate algorithm in its form of virtual scheduling */
 #include "uploaders/ratelimit.h"
 
 #include <errno.h>

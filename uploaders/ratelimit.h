@@ -1,11 +1,9 @@
 /* A rate limit that the loop and the workers share, on the real clock, with the rate of the time
  * of day.
- *
- * Pacing is a queue in which everybody books behind what is booked already, so that all are served
- * in the order in which they ask, and nobody has to ask twice. Time in which nobody asks is saved
- * up, to a bound: in any second at most the rate is sent, and what may be saved up or the largest
- * booking, whichever is more. The queue is a number, the end of what is booked; the time comes
- * in. */
+ * Each caller books behind the bookings before it, so that all are served in the order in which
+ * they book, and none has to book twice. Unused time is saved up to a bound: in any second at most
+ * the rate is sent, plus what may be saved up or the largest booking, whichever is more. The whole
+ * state is one number, the end of the last booking; the caller supplies the time. */
 #pragma once
 
 #include <stdatomic.h>
@@ -18,13 +16,13 @@
 
 /* ── pure ── */
 
-/* What a limit on bytes saves up: a fortieth, so that with timers a little late the rate is
- * reached, and no second has more than 102.5 %. */
+/* How much a limit on bytes saves up: a fortieth of a second, so that the rate is reached although
+ * timers are a little late, and no second has more than 102.5 %. */
 #define RATE_SAVING_USEC 25000
 
 typedef struct RateRule {
         uint64_t rate;        /* a second; 0 = no limit */
-        uint64_t saving_usec; /* how long can be saved up */
+        uint64_t saving_usec; /* unused time that can be saved up */
 } RateRule;
 
 /* Below, booked_nsec is the end of what is booked, on the clock that now_usec is of (one that does

@@ -1,3 +1,5 @@
+/* What all uploaders share: comparing the sentences of two failures, and the wait before the next
+ * try. Pure; what an outcome means for a bundle is left to agent/delivery. */
 #include "uploaders/uploader.h"
 
 #include <string.h>

@@ -5,15 +5,16 @@
 #include <stdint.h>
 
 enum {
-        UPLOAD_E_EXISTS = 1, /* something different is there already: never overwritten */
-        UPLOAD_E_SAME = 2,   /* the same is there already, proven */
-        UPLOAD_E_FULL = 3,   /* no room (ENOSPC, EDQUOT, below min_free, a quota): wait for room */
+        UPLOAD_E_EXISTS = 1, /* another object has the name: it is never overwritten */
+        UPLOAD_E_SAME = 2,   /* the same object has the name, proven */
+        UPLOAD_E_FULL = 3,   /* no space (ENOSPC, EDQUOT, below min_free, a quota): wait for it */
         /* the destination cannot be reached or written (read-only, not mounted, stale, EIO; no
          * answer, 5xx): wait for it */
         UPLOAD_E_UNREACHABLE = 4,
-        /* what is there is not what was written: the copy was removed or is none yet, try again */
+        /* the object differs from what was written: it was removed or is not visible yet, try
+         * again */
         UPLOAD_E_MISMATCH = 5,
-        /* no credentials, or they are refused, or not permitted: wait until somebody repairs it */
+        /* no credentials, refused credentials, or no permission: wait until an operator fixes it */
         UPLOAD_E_DENIED = 6,
         /* The destination refuses it. If the destination accepts other bundles meanwhile, this
          * bundle is at fault and waiting does not help; otherwise the destination or its
@@ -22,8 +23,8 @@ enum {
         UPLOAD_E_STALE = 8, /* the upload cannot be resumed: start again */
         UPLOAD_E_PAUSED =
                 9, /* stopped on request; the parts that arrived are recorded, to continue later */
-        /* no connection to the destination, or one that ended or stalled: never the fault of what
-         * is uploaded, however often it happens */
+        /* no connection to the destination, or one that ended or stalled: never the bundle's fault,
+         * however often it happens */
         UPLOAD_E_NETWORK = 10,
 };
 

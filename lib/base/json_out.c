@@ -1,3 +1,6 @@
+/* Writes JSON into a StrBuf, member by member, without a library. Commas follow from the text so
+ * far. That objects and arrays are closed is left to the caller; reading JSON is left to jansson.
+ */
 #include "lib/base/json_out.h"
 
 #include <inttypes.h>

@@ -1,3 +1,4 @@
+/* Writes a jansson value as text, complete or not at all: see json_text.h for the reason. */
 #include "lib/base/json_text.h"
 
 #include "lib/base/strbuf.h"

@@ -1,3 +1,6 @@
+/* Starts a program by posix_spawn(3) with the given descriptors and no others, a process group of
+ * its own, and the limits and capabilities that it may have. Waiting for its end is left to
+ * lib/event/child.c. */
 #include "lib/base/spawn.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+/* Builds a seccomp filter step by step, as a BPF program, and installs it. Which calls are allowed
+ * is left to the callers. */
 #include "lib/base/syscall_filter.h"
 
 #include <assert.h>

@@ -1,3 +1,5 @@
+/* Refuses illegal state transitions, and reports them: a debug build aborts, a release continues in
+ * the old state. The tables of legal moves are with their machines. */
 #include "lib/base/transition.h"
 
 #include <errno.h>

@@ -1,7 +1,10 @@
-/* The manifest: written in pieces (docs/BUNDLE.md explains its fields), and read back. A member and
- * a part have a line each, for grep and diff. What is read may come from anybody's bucket: after
- * the checks it has these fields with their types, within bounds, and no path that leads out of a
- * directory. Unknown fields are ignored. */
+/* The manifest: written in pieces (docs/BUNDLE.md explains its fields), and read back in the three
+ * ways of manifest.h. Each section, part and member has a line, for grep and diff; the stream and
+ * manifest_read_head() depend on these lines, so whoever changes the layout changes them, too.
+ *
+ * A manifest that is read may come from any user's bucket. manifest_read() and the stream check
+ * that fields have their types, within bounds, and that no path leads out of a directory. Unknown
+ * fields are ignored. Whether the object matches is left to reader.c. */
 #include "lib/bundle/manifest.h"
 
 #include <errno.h>

@@ -1,5 +1,11 @@
-/* The manifest: streamed out as JSON (members are never held as a tree), read back for verify and
- * get. */
+/* The manifest of a bundle: written as JSON in pieces, without a tree of its members, and read back
+ * in three ways, which differ in what they check:
+ *
+ *   manifest_read()       the whole document as a tree, all fields checked: verify, get
+ *   manifest_stream_*()   line by line, one member in memory: proof of a delivery, supplements
+ *   manifest_read_head()  only the section `bundle`, types alone: lists
+ *
+ * The last two rely on the lines that manifest_write() makes: one for each section and member. */
 #pragma once
 
 #include <jansson.h>
@@ -95,14 +101,14 @@ typedef struct ManifestHead {
 /* Room for 10,000 parts and a thousand reasons. */
 #define MANIFEST_HEAD_MAX_BYTES (4 * 1024 * 1024)
 
-/** Reads the section `bundle` from the beginning of a manifest as manifest_write() writes it; the
- * members, which may be many, are not parsed. @return 0, -EINVAL when it is none of ours, -ENOMEM
- */
+/** Reads the section `bundle` from the beginning of a manifest in the form of manifest_write(),
+ * without its members. Checks the schema and the types of the fields of ManifestHead, and nothing
+ * else. @return 0; -EINVAL: not such a manifest; -ENOMEM */
 int manifest_read_head(const char *text, size_t n, ManifestHead *ret);
 void manifest_head_done(ManifestHead *h);
 
-/* A manifest as manifest_write() writes it, from whatever pieces it comes in: the only proof that
- * it is complete is its end. One member at a time is in memory. */
+/* Reads a manifest in the form of manifest_write(), in pieces of any size, one member at a time.
+ * Only manifest_stream_end() says whether it was complete. */
 typedef struct ManifestStream ManifestStream;
 
 typedef struct ManifestMember {
@@ -119,10 +125,12 @@ int manifest_stream_new(ManifestStream **ret, ManifestOnMember on_member, void *
 ManifestStream *manifest_stream_free(ManifestStream *s);
 DEFINE_CLEANUP(ManifestStream, manifest_stream_free);
 
-/** @return 0, -EINVAL when it is none of ours, also later; -ENOMEM, on_member's */
+/** @return 0; -EINVAL: not such a manifest, also in later calls; -ENOMEM; the error of on_member */
 int manifest_stream_feed(ManifestStream *s, const void *data, size_t n);
 
-/** Nothing follows. @return 0 and *ret: it is complete, and as manifest_read() accepts it;
- * MANIFEST_E_TRUNCATED: the beginning of one, or empty; -EINVAL: none of ours; -ENOMEM */
+/** Says that nothing follows. @return 0 and *ret: the manifest is complete, and its fields are
+ * those that manifest_read() accepts, except that `frame`, `offset` and `header` of members are not
+ *   compared with the object, and that the size has no limit; MANIFEST_E_TRUNCATED: the beginning
+ * of a manifest, or empty; -EINVAL: not such a manifest; -ENOMEM */
 enum { MANIFEST_E_TRUNCATED = 1 };
 int manifest_stream_end(ManifestStream *s, ManifestHead *ret);

@@ -1,3 +1,7 @@
+/* Keeps the page cache as it was while a file is read once from its beginning: asks the kernel
+ * which pages are cached (mincore(2)), has the next ones read ahead, and releases behind the reader
+ * those that it brought. All of it is advice, so nothing here fails. Reading is left to the caller.
+ */
 #include "lib/bundle/page_cache.h"
 
 #include <fcntl.h>

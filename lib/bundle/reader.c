@@ -1,6 +1,7 @@
-/* Verify: one read of the object, in which its parts, its frames and its members are compared with
- * the manifest. The tar stream is read by libarchive, which did not write it: our writer has code
- * of its own for the data. */
+/* Verifies a bundle: reads the seek table at the object's end, then the object once from its
+ * beginning, and compares parts, frames and members with the manifest. libarchive reads the tar
+ * stream, because it did not write it: our writer has its own code for tar. Fetching members is
+ * left to fetch.c. */
 #include "lib/bundle/reader.h"
 
 #include <archive.h>
@@ -544,7 +545,7 @@ _printf_(3, 4) static int report_bad_member(Verify *v, const json_t *member, con
         return report_fault(&v->faults, "member '%s' %s", text_of(member, "path"), what);
 }
 
-/* Tells of all members before `until` that the stream should have held by now. */
+/* Reports the members before `until` that the stream did not have. */
 static int report_missing(Verify *v, size_t until) {
         int r = 0;
         for (; r == 0 && v->next < until; v->next++)

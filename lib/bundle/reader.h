@@ -1,5 +1,4 @@
-/* Reads a bundle again: verify against the manifest. Uses libarchive and libzstd, for files that
- * may be hostile. */
+/* Verifies a bundle against its manifest, by libarchive and libzstd. Both may be hostile. */
 #pragma once
 
 #include <jansson.h>
@@ -25,10 +24,10 @@ typedef struct VerifyReport {
 } VerifyReport;
 
 /** Re-hashes the object: size, parts, plan of frames (seek table), then every member's size and
- * digest, and that nothing is there which the manifest does not name. One pass, memory bounded for
- * any object (4 MiB and the seek table; at worst some 120); a damaged frame is reported, and the
- * members outside it are still checked.
- * @param object  read in order after its end; borrowed
+ * digest, and that the object has nothing that the manifest does not name. Memory is bounded for
+ * any object: 4 MiB and the seek table, and some 120 MiB for one that is made to need much. A
+ * damaged frame is reported, and the members outside of it are still checked.
+ * @param object  its end is read first, then all of it in order; borrowed
  * @param manifest  as manifest_read() returned it  @param r  the callbacks are the caller's, the
  * rest is set
  * @return 0 and r->ok; a negative of object's read_at */

@@ -1,5 +1,7 @@
-/* A verdict for each member, and what a set of profile files lacks. First the formats: NEFF,
- * protobuf, ELF; then which validator checks which member. */
+/* Checks the format of each member as its bytes pass, and what a set of profile files lacks. First
+ * the formats, NEFF, protobuf and ELF, each a set of functions with bounded memory; then the choice
+ * of a format by kind and name; then validate_quick() and validate_set(). What a verdict changes
+ * for a bundle is left to the callers. */
 #include "lib/bundle/validate.h"
 
 #include <elf.h>

@@ -1,5 +1,5 @@
-/* Validates members while they are read for the bundle: a verdict each, never a reason to lose
- * evidence. */
+/* Validates members while they are read for the bundle. Each gets a verdict for the manifest; a bad
+ * verdict never keeps a member out of the bundle. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,11 +11,11 @@
 #include "lib/neuron/names.h"
 
 typedef enum Verdict {
-        VERDICT_OK,
-        VERDICT_SUSPECT,
-        VERDICT_TRUNCATED,
-        VERDICT_EMPTY,
-        VERDICT_OPAQUE,
+        VERDICT_OK,        /* the content has its format */
+        VERDICT_SUSPECT,   /* it contradicts its format */
+        VERDICT_TRUNCATED, /* it ends before its format says */
+        VERDICT_EMPTY,     /* zero bytes */
+        VERDICT_OPAQUE,    /* its format is not public, so nothing was checked */
         N_VERDICTS
 } Verdict;
 
@@ -48,14 +48,16 @@ uint64_t validator_skippable_bytes(const Validator *v);
  * @return the verdict; VERDICT_TRUNCATED when less than size_bytes was added */
 Verdict validator_finish(Validator *v, char **ret_detail);
 
-/** Before shipping: does the beginning of the file contradict its size (NEFF data_size, ELF program
- * headers)? Reads at most 64 KiB from fd with pread. @return VERDICT_OK when nothing speaks against
- * it (also for other kinds, and when fd cannot be read), VERDICT_EMPTY for zero bytes */
+/** Compares the beginning of a file with its size before it is shipped (NEFF data_size, ELF program
+ * headers). Reads at most 64 KiB from fd with pread.
+ * @return VERDICT_TRUNCATED: the header announces more bytes; VERDICT_SUSPECT: it announces fewer,
+ * or is malformed; VERDICT_EMPTY: zero bytes; VERDICT_OK: no contradiction was found, also for
+ * other kinds and when fd cannot be read */
 Verdict validate_quick(int fd, MemberKind kind, uint64_t size_bytes);
 
 /** Reports what is missing from the members of a Neuron profile: an NTFF in model mode without its
  * NEFF, a system profile without one of its four .pb files.
- * @param on_reason  gets sentences such as `ntff '…' has no neff_<hash>.neff beside it`; at most
- * 20, then a count  @return 0, -ENOMEM */
+ * @param on_reason  gets sentences such as `ntff 'a/7_*.ntff' has no matching neff_7.neff`; at most
+ *   20, then a count  @return 0, -ENOMEM */
 int validate_set(const Plan *plan, void (*on_reason)(const char *reason, void *userdata),
                  void *userdata);

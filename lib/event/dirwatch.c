@@ -1,5 +1,9 @@
-/* A watched directory tree: the way to its root, the directories that are known, the slices
- * of the loop in which they are watched and listed, and the events. */
+/* Watches a directory tree by inotify, in four parts: the tree of known directories; the way to the
+ * root, whose nearest existing ancestor is watched until it exists; the queue of directories to
+ * examine, which are watched and then listed in slices of the loop; and the events. A directory is
+ * listed after its watch was added, so nothing that was created in between is missed.
+ *
+ * What a change means is left to the caller, who scans as well: events are hints. */
 #include "lib/event/dirwatch.h"
 
 #include <dirent.h>
@@ -35,8 +39,8 @@ typedef struct WatchNode {
         char name[]; /* "" for the root */
 } WatchNode;
 
-/* The search trees are libc's, tsearch(3): balanced, so names made by strangers cannot slow them.
- */
+/* The search trees are those of tsearch(3): balanced, so names that a user chooses cannot slow them
+ * down. */
 typedef struct WatchTree {
         WatchNode *root;
         void *by_wd, *by_name; /* of the watched ones; of all, by parent and name */

@@ -1,5 +1,5 @@
-/* Watches a directory tree with inotify. Events are hints: whoever uses it scans as well, and is
- * notified when to. */
+/* Watches a directory tree with inotify. Events are hints: the caller scans as well, and is
+ * notified when a scan is needed. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,11 +19,12 @@ typedef struct DirWatchCallbacks {
          * everything. Also once when all that was there at the start, or after lost events, is
          * watched: those files are not reported one by one. */
         void (*on_rescan)(const char *why, void *userdata);
-        /* The watch limit is reached (ENOSPC) or watching is not possible: from now on only scans
-         * see what is not watched. */
+        /* Directories cannot be watched: for the watch limit (ENOSPC), lack of memory, an error of
+         * a directory, or of the root. From now on only scans see what is not watched. Called once
+         * for each of these four causes, not for each directory. */
         void (*on_degraded)(const char *why, const char *remedy, void *userdata);
-        /* The directories that are watched are charged to their users, but for the root: a tree may
-         * have any number. Borrowed; NULL: all may be watched */
+        /* Charges the watched directories, except the root, to their users: a tree may have any
+         * number. Borrowed; NULL: all may be watched */
         Bound *bound;
         void *userdata;
 } DirWatchCallbacks;
@@ -32,18 +33,18 @@ typedef struct DirWatchCallbacks {
  * until it does) and everything below, new directories included, without a race between mkdir and
  * the watch: what is found in a new directory after its watch was added is reported by on_change.
  * Directories named `.neuron-collectd` are left out. Adding watches to a large tree is done in
- * slices of the loop (at most a few ms each), and never follows symlinks.
- * No callback comes before this has returned. Directories deeper than FS_DEPTH_MAX below root are
- * reported, but not watched.
+ * slices of the loop (at most a few ms each). Symlinks among the ancestors of the root are
+ * followed; the root itself, and what is below it, must not be symlinks. No callback comes before
+ * this has returned. Directories deeper than FS_DEPTH_MAX below root are reported, but not watched.
  * @return 0, -EMFILE when no inotify instance can be had, -EINVAL root is not absolute or "/",
  * -ENOMEM */
 int dirwatch_new(DirWatch **ret, sd_event *event, const char *root,
                  const DirWatchCallbacks *callbacks);
 DirWatch *dirwatch_free(DirWatch *d);
 
-/** Makes sure that the path still leads to the directory that is watched, and tries again what the
- * watch limit or the bound left out: a mount over the root or an ancestor raises no event. Cheap;
- * to be called with every periodic scan. */
+/** Checks that the path still leads to the watched directory, since a mount over the root or an
+ * ancestor raises no event, and tries again what the watch limit or the bound has left out.
+ * Cheap: call it with every periodic scan. */
 void dirwatch_check(DirWatch *d);
 
 size_t dirwatch_n_watches(const DirWatch *d);

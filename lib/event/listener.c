@@ -1,3 +1,6 @@
+/* Accepts the connections of a listening socket in the loop. When the process has no descriptor
+ * left, the socket would stay readable, so accepting pauses for a moment. What a connection is for
+ * is left to on_connection. */
 #include "lib/event/listener.h"
 
 #include <errno.h>

@@ -1,6 +1,5 @@
-/* A listening socket in the loop, and the rule for all of them when who connects cannot be
- * accepted, since there is no descriptor: the socket stays readable then, so nobody looks at it for
- * a moment. */
+/* A listening socket in the loop. When a connection cannot be accepted for lack of descriptors, the
+ * socket stays readable; then accepting pauses for a moment instead of spinning. */
 #pragma once
 
 #include <errno.h>

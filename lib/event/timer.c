@@ -1,3 +1,5 @@
+/* Creates a timer of the loop once, and arms it again and again. CLOCK_BOOTTIME, or where a
+ * container lacks it CLOCK_MONOTONIC. */
 #include "lib/event/timer.h"
 
 #include <errno.h>

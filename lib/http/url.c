@@ -1,3 +1,5 @@
+/* Splits a URL into its parts, by libcurl's parser, and refuses forms that libcurl accepts but that
+ * are more likely errors. What a scheme or host means is left to the callers. */
 #include "lib/http/url.h"
 
 #include <arpa/inet.h>

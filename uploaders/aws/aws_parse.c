@@ -1,3 +1,4 @@
+/* Parses the times in AWS's answers and in HTTP headers, strictly and without the locale. Pure. */
 #include "uploaders/aws/aws_parse.h"
 
 #include <errno.h>

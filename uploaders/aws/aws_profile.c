@@ -1,7 +1,7 @@
-/* Parses one of the shared files, `config` or `credentials`, in place, as the AWS CLI does, and
- * where that is stricter than other SDKs, as they do: sections of one name are merged and the later
- * setting counts; what follows a blank and `#` or `;` is a comment, but not in a
- * credential_process; a line that is malformed is skipped, and reported as the file's fault.
+/* Parses one of the shared files, `config` or `credentials`, in place. It follows the AWS CLI, and
+ * the other SDKs where the CLI is stricter than they are: sections of one name are merged, and the
+ * later setting counts; a `#` or `;` behind a blank begins a comment, except in a
+ * credential_process; a malformed line is skipped, and reported as the file's fault.
  * Reading the file, and what the settings mean, is left to credentials_plan.c.
  * @see AWS SDKs and Tools Reference Guide, "Shared config and credentials files", "File format of
  *   the config file" */

@@ -1,4 +1,5 @@
-/* Partitions, regions, and the names that hosts of AWS have in them. */
+/* The partitions of AWS by region, and the host names and ARN prefixes that follow from them. Which
+ * region counts is decided by the callers. Pure. */
 #include "uploaders/aws/aws_region.h"
 
 #include <ctype.h>

@@ -1,5 +1,6 @@
-/* Signature Version 4: the canonical request, the string to sign, the signature; each kept, so
- * that a test can compare it. */
+/* Signs a request by Signature Version 4: the canonical request, the string to sign, the signature.
+ * All three are returned, so that a test can compare them. Sending the request is left to the
+ * callers, and the keys to credentials.c. */
 #include "uploaders/aws/aws_sign.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/* Reads the XML of S3 and STS by expat: one walk that gives each element to its reader, with bounds
+ * on depth, length and count and without DTD and entities; and the documents that both services
+ * have in common, such as <Error>. What an error means is left to s3_response.c and sts.c. */
 #include "uploaders/aws/aws_xml.h"
 
 #include <errno.h>
@@ -25,8 +28,8 @@ typedef struct XmlWalk {
         XML_Parser parser;
         int error;
         unsigned depth;
-        bool is_leaf;             /* nothing was opened inside of the innermost element */
-        bool is_cut;              /* its text is longer than we keep */
+        bool is_leaf;             /* the innermost element has no elements inside */
+        bool is_cut;              /* its text is longer than XML_TEXT_MAX */
         char path[XML_PATH_SIZE]; /* with the root, which has path_starts[0] = 0 */
         size_t path_starts[XML_DEPTH_MAX], n_path;
         size_t n_text;

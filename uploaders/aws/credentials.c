@@ -1,10 +1,10 @@
-/* Holds AWS credentials for those who sign requests: fetches them when somebody waits for them,
- * refreshes them before they expire, and fetches them again, with a backoff, when a fetch failed or
- * the server refused them. What is held stays in use until there is something better.
+/* Holds AWS credentials for the code that signs requests: fetches them when a caller waits for
+ * them, refreshes them before they expire, and fetches them again, with a backoff, when a fetch
+ * failed or the server refused them. Keys stay in use until there are better ones.
  *
- * One fetch runs at a time, which is credentials_fetch.c; which source it asks is decided by
- * credentials_plan.c. What follows from its end is done in the next turn of the loop (on_check),
- * since nothing may be freed inside its own callback. */
+ * One fetch runs at a time: credentials_fetch.c. Which source it asks is decided by
+ * credentials_plan.c. A fetch that ended is handled in the next turn of the loop (on_check), since
+ * nothing may be freed inside its own callback. */
 #include "uploaders/aws/credentials.h"
 
 #include <errno.h>
@@ -142,7 +142,8 @@ static void accept_keys(Credentials *c, CredentialsSet *set, char *origin) {
         c->origin = origin;
         c->fetched_usec = now_real(c);
         c->is_refused = false;
-        /* Each node has keys of its own: their digest spreads a fleet as well as chance does. */
+        /* Each node has its own keys, so their digest spreads the nodes of a fleet like a random
+         * number. */
         sha256_of(c->set.access_key, strlen(c->set.access_key), sha256);
         memcpy(&random, sha256, sizeof random);
         c->refresh_usec =
@@ -234,7 +235,7 @@ static int on_timer(sd_event_source *source, uint64_t usec, void *userdata) {
         return 0;
 }
 
-/* ---- those who wait ---- */
+/* ---- waiting callers ---- */
 
 /* Takes them all off first: a callback may begin to wait again, or have another one
  * cancelled. */
@@ -298,7 +299,7 @@ CredentialsWaiter *credentials_waiter_cancel(CredentialsWaiter *w) {
         return NULL;
 }
 
-/* ---- what is held ---- */
+/* ---- the keys in use ---- */
 
 bool credentials_peek(const Credentials *c, AwsKeys *ret) {
         if (!is_usable(c))

@@ -2,9 +2,8 @@
  * instance's role, the endpoint of the container, a program or STS, and then STS for the role to be
  * assumed, where there is one. Every way ends in fetch_succeed() or fetch_fail(). A failure is one
  * sentence that names the source and the remedy.
- *
- * When a fetch is started, and what becomes of its keys, is credentials.c's business. Keys are in
- * memory of credentials_secret.c throughout. */
+ * When a fetch starts, and what happens to its keys, is decided by credentials.c. Keys are always
+ * in memory of credentials_secret.c. */
 #include "uploaders/aws/credentials_fetch.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Reads the two files that AWS tools share: the credentials file and the configuration file, where
  * the environment or the home directory has them. A file that is missing or cannot be read counts
- * as empty, and remembers why. What a file's text means is aws_profile.c's; which profile is used,
- * and for what, is decided by credentials_plan.c. */
+ * as empty, with its error. Parsing is left to aws_profile.c; which profile is used, and for what,
+ * is decided by credentials_plan.c. */
 #include "uploaders/aws/credentials_files.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Each secret has a mapping of its own: there are few of them, and no neighbour's overrun or core
- * file shows one. */
+/* Memory for secrets. Each secret has a mapping of its own, since there are few, so that neither an
+ * overrun of a neighbour nor a core file shows it. What is a valid key is checked here, too. */
 #include "uploaders/aws/credentials_secret.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ void *credentials_secret_new(size_t n) {
         s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (s == MAP_FAILED)
                 return NULL;
-        /* A kernel that knows neither still gives working memory: less hidden, not less right. */
+        /* On a kernel without one of these the memory works, but is less hidden. */
         (void)madvise(s, bytes, MADV_DONTDUMP);
         (void)madvise(s, bytes, MADV_WIPEONFORK);
         s->mapped_bytes = bytes;
@@ -61,7 +61,7 @@ void *credentials_secret_free(void *secret) {
         size_t bytes = s->mapped_bytes;
 
         digest_wipe(s, bytes);
-        (void)munmap(s, bytes); /* it is empty already */
+        (void)munmap(s, bytes); /* it was overwritten */
         return NULL;
 }
 

@@ -1,3 +1,6 @@
+/* Requests to the metadata service of an EC2 instance, by IMDSv2: gets a session token, uses it for
+ * as long as it is accepted, and sends the request. One request at a time, without retries. What is
+ * requested, and what the answers mean, is left to the callers. */
 #include "uploaders/aws/imds.h"
 
 #include <errno.h>
@@ -22,10 +25,10 @@ struct Imds {
         HttpPool *pool;
         HttpCall *call; /* underway */
         char *endpoint;
-        char *token_line; /* the header line; secret memory; NULL = a token is to be got first */
-        char *path;       /* being asked for; NULL = idle */
+        char *token_line; /* the header line; secret memory; NULL: request a token first */
+        char *path;       /* of the request; NULL = idle */
         uint64_t deadline_usec;
-        bool is_second_token; /* a token of ours was refused, and this request got a new one */
+        bool is_second_token; /* the token was refused, and this request got a new one */
         unsigned status;
         void (*on_done)(const char *text, const char *error, void *userdata);
         void *userdata;
@@ -62,7 +65,7 @@ int imds_new(Imds **ret, sd_event *event, char *const *environment) {
         int r = choose_endpoint(environment, &i->endpoint);
         if (r < 0)
                 return r;
-        /* Link-local: a proxy that could reach one would reach its own. */
+        /* No proxy: the address is link-local, so a proxy would reach its own service. */
         r = http_pool_new(&i->pool, event,
                           &(HttpPoolOptions){ .max_connections = 1,
                                               .proxy = "-",
@@ -90,7 +93,7 @@ unsigned imds_status(const Imds *i) {
         return i->status;
 }
 
-/* Idle again before the callback, so that the next question may be asked from inside. */
+/* Becomes idle before the callback, which may make the next request. */
 static void finish(Imds *i, const char *text, const char *error) {
         free(i->path);
         i->path = NULL;
@@ -115,8 +118,8 @@ static void continue_request(Imds *i, int (*request)(Imds *i)) {
 static char *explain_no_response(const Imds *i, const HttpReply *reply) {
         bool was_silent = reply->error == HTTP_E_STALLED || reply->error == HTTP_E_TIMEOUT;
 
-        /* The answer's packets are dropped on their way through one more network namespace: the
-         * only sign of it is silence. */
+        /* With a hop limit of 1 the answer is dropped on its way into a container: the only sign of
+         * that is silence. */
         return format_sentence(
                 "the metadata service at %s does not answer (%s)%s", i->endpoint, reply->text,
                 was_silent && !i->token_line

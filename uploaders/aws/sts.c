@@ -1,4 +1,6 @@
-/* One role asked of STS. */
+/* Requests the keys of one role from STS: signs the request or sends a web identity's token,
+ * repeats it once by the server's clock, and turns the answer into keys or a sentence. Which role,
+ * and by which keys, is decided by credentials_plan.c. */
 #include "uploaders/aws/sts.h"
 
 #include <errno.h>
@@ -17,7 +19,7 @@
 #define FORM_TYPE "application/x-www-form-urlencoded; charset=utf-8"
 #define TOTAL_USEC (60 * USEC_PER_SEC)
 #define REPLY_MAX_BYTES ((size_t)(64 * KIB))
-/* Less is the time of a reply's way, and no signature fails by it. */
+/* A smaller difference is the time that a reply takes; no signature fails because of it. */
 #define MIN_SKEW_USEC ((int64_t)(60 * USEC_PER_SEC))
 
 static int sign(const Sts *s, Signature *ret);

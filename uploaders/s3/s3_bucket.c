@@ -1,6 +1,10 @@
-/* Two machines on one bucket. The probe requests each thing that the agent ever does, one after the
- * other, by the table below, and deletes what it made. The sweep lists unfinished multipart uploads
- * and aborts those that nobody continues. */
+/* Two machines on one bucket, each with one request at a time.
+ *
+ * The probe either asks whether the bucket is there and accepts us, or makes each request that the
+ * agent ever makes, one after the other by the table `steps`, and deletes what it made. A step that
+ * fails and has a text `without` is optional. The sweep lists unfinished multipart uploads, and
+ * aborts those that are old enough and that is_known() does not claim. When to probe or sweep, and
+ * what follows, is left to agent/delivery and `doctor`. */
 #include "uploaders/s3/s3_bucket.h"
 
 #include <errno.h>

@@ -1,4 +1,14 @@
-/* A bucket as it is known so far (region, clock, conditional writes), and each request to it. */
+/* One bucket, and the requests to it. A call waits for a connection if its body is large (64 KiB or
+ * more, or streamed), for credentials and for the limit on requests; then it is signed and sent,
+ * and its answer decides whether it is tried again (s3_response.c).
+ *
+ *   QUEUED ─► CREDENTIALS ─► SENT ─► ENDED: on_done
+ *                 ▲            │
+ *                 └─ DELAYED ◄─┘ between tries, or for its turn
+ *
+ * From answers the client learns the region, the clock's offset, whether the store has conditional
+ * writes, wants checksum headers and sends request ids, and how many large requests it bears at
+ * once (aimd.c). What an object or a bundle is, is not known here. */
 #include "uploaders/s3/s3_client.h"
 
 #include <errno.h>

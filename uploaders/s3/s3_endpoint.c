@@ -1,4 +1,6 @@
-/* The grammar of URLs and of bucket names, and a sentence for all that breaks it. */
+/* Parses endpoints, bucket names and regions, and decides where a bucket is: host, path or
+ * virtual-host style, and the URL of a key. What cannot be used is refused with a sentence. The
+ * host names of AWS are in uploaders/aws/aws_region.c. */
 #include "uploaders/s3/s3_endpoint.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,6 @@
-/* @see Amazon S3 API Reference, "Error responses"; Ceph's rgw_common.cc and Swift's
+/* Decides what an answer of S3 means: a verdict, by tables of operations, error codes and statuses,
+ * and a sentence for people with the remedy. Whether and when to try again is left to s3_client.c.
+ * @see Amazon S3 API Reference, "Error responses"; Ceph's rgw_common.cc and Swift's
  *   s3api/s3response.py for theirs */
 #include "uploaders/s3/s3_response.h"
 

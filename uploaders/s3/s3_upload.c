@@ -1,4 +1,17 @@
-/* One upload: its states, its parts, its requests, and what their answers mean. */
+/* Uploads one object: the machine of s3_upload.h, its parts, its requests, and what their answers
+ * mean for it.
+ *
+ *   FIRST ─► PUT ─────────────────────────────────────────► HEAD_PROOF   it ends in the first part
+ *     └────► CREATE ─► PARTS ─► HEAD_BEFORE ─► COMPLETE ──► HEAD_PROOF
+ *   LIST ───────────────┘                                                an upload is resumed
+ *
+ * HEAD_CONFLICT and HEAD_GUARD come after a write that was refused because the key is taken, and
+ * HEAD_LOST when the server no longer knows the upload; after four rounds of conflict the store
+ * counts as unreachable. HEAD_BEFORE also comes before a PUT to a store without conditional writes.
+ *
+ * An upload that nobody will resume is aborted: after SAME, EXISTS, STALE and REFUSED. After any
+ * other outcome it stays on the server, to be resumed from the caller's ledger. Signing, retries
+ * and the classification of answers are left to s3_client.c and s3_response.c. */
 #include "uploaders/s3/s3_upload.h"
 
 #include <errno.h>

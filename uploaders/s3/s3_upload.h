@@ -1,7 +1,11 @@
-/* One object on its way to S3, in parts that the caller makes: a single conditional PUT when it
- * ends within the first part, else Create → parts in parallel → HEAD → Complete → HEAD. Continues
- * an upload that was cut. The machine writes nothing down: it says what is to be written down, and
- * continues when that is durable. */
+/* Uploads one object to S3, in parts that the caller makes: a single PUT when it ends within the
+ * first part, else Create → parts in parallel → HEAD → Complete. The write that makes the object
+ * visible has the condition that the key is free, unless is_overwrite is set; a store without
+ * conditional writes is asked by HEAD first. After it, HEAD proves the object, unless
+ * trusts_response is set.
+ *
+ * An upload that was interrupted is resumed from the caller's ledger. The machine stores nothing:
+ * it calls back with what must become durable, and continues when it is. */
 #pragma once
 
 #include "lib/base/digest.h"
@@ -116,7 +120,8 @@ void s3_upload_pause(S3Upload *u);
  * any more. Takes NULL, returns NULL. */
 S3Upload *s3_upload_free(S3Upload *u);
 DEFINE_CLEANUP(S3Upload, s3_upload_free);
-/** @return whether what makes the object visible has been asked for */
+/** @return whether the object may be visible already: the request that makes it visible was sent,
+ * or the guard key is being checked */
 bool s3_upload_may_be_visible(const S3Upload *u);
 /** Of the object, on the server or on the way there (for progress). */
 uint64_t s3_upload_sent_bytes(const S3Upload *u);

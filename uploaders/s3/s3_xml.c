@@ -1,3 +1,6 @@
+/* Reads the documents of S3 (lists of parts, uploads and objects; results of Create and Complete)
+ * and writes the one of Complete. Lists are bounded. Walking the XML is left to
+ * uploaders/aws/aws_xml.c. */
 #include "uploaders/s3/s3_xml.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
-/* A volume: where its root is, whether it is still the mount that it was, whether it has space, and
- * who may use what there.
+/* A volume: finds and creates its root, detects that it is not mounted, checks its free space, and
+ * knows which users' files count there.
  *
- * A volume that is not mounted must not be taken for an empty one. So the root is only created
- * where it was not seen before, and the volume remembers how far its root was below its mount
- * point: when that grows, the volume is away. Objects are left to volume_object.c, directories
- * below the root to volume_directory.c, reading and listing to volume_listing.c. */
+ * A volume that is not mounted must not be taken for an empty one. So the root is created only
+ * where it was not seen before, and the volume remembers how many directories its root was below
+ * its mount point: when that number grows, the volume is away. Objects are left to volume_object.c,
+ * directories below the root to volume_directory.c, reading and listing to volume_listing.c. */
 #include "uploaders/volume/volume.h"
 
 #include <errno.h>
@@ -126,10 +126,10 @@ uint64_t volume_n_read_back(const Volume *v) {
         return atomic_load(&v->n_read_back);
 }
 
-/* ── where it is ── */
+/* ── its mount ── */
 
-/* Numbers the mount that fd is on. The device does for kernels before 5.8, which report no
- * mount. */
+/* Gets a number for the mount of fd: before Linux 5.8, which has no mount ids, that of the device.
+ */
 static int mount_id(int fd, uint64_t *ret) {
         struct statx stx;
 
@@ -180,7 +180,7 @@ static bool may_create_root(const Volume *v) {
         return depth >= 0 && depth < v->mount_depth;
 }
 
-/* ── who may use what ── */
+/* ── users, groups and modes ── */
 
 /* @return 0 and *ret, (gid_t)-1 = none; -ENXIO: there is no such group; -errno */
 static int find_group(const Volume *v, gid_t *ret) {
@@ -263,7 +263,8 @@ int volume_set_directory_mode(const Volume *v, int fd, const struct stat *st, mo
                 return 0;
         int r = volume_set_group(v, fd, st, is_new);
         if (r == 0 && (st->st_mode & 07777) != mode)
-                (void)fchmod(fd, mode); /* a write that is then refused reports it */
+                (void)fchmod(fd,
+                             mode); /* on error the next write may be refused, which is reported */
         return r;
 }
 
@@ -271,8 +272,8 @@ int volume_classify_group(const Volume *v, int error, const char *path, char **r
         if (error == ENXIO)
                 volume_error_set(
                         ret_error,
-                        "no group '%s' is known on this node: create it, or give its number "
-                        "as the destination's group",
+                        "unknown group '%s' on this node: create it, or write its number as the "
+                        "destination's group",
                         v->group);
         else
                 volume_error_set(ret_error,
@@ -347,7 +348,7 @@ int volume_open_for_reading(Volume *v, int *ret_fd) {
                                                                                   : -ESTALE;
 }
 
-/* ── whether it can be written ── */
+/* ── space, and a test of writing ── */
 
 int volume_check_space(const Volume *v, int fd, uint64_t more_bytes, char **ret_error) {
         char have[PARSE_FORMAT_SIZE], keep[PARSE_FORMAT_SIZE], more[PARSE_FORMAT_SIZE];

@@ -1,6 +1,6 @@
-/* Delivery to a directory on a shared or local volume. Blocking: every volume has a worker of its
- * own, so that a hung mount hangs nobody else. An object appears whole under its name or not at
- * all, and is proven by reading it back uncached. */
+/* Delivery to a directory on a shared or local volume. Calls block: each volume has its own worker,
+ * so that a mount that hangs delays no other volume. An object appears complete under its name or
+ * not at all, and is proven by reading it back uncached. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,14 +21,14 @@ typedef struct VolumeOptions { /* copied */
         const char *root;
         uint64_t min_free_bytes;
         unsigned min_free_permille; /* the larger of both counts */
-        /* something was delivered there before (by the store): a missing root is not made, it is
-         * away */
+        /* The agent has delivered there before: a missing root then means that the volume is away,
+         * and is not created. */
         bool must_exist;
         /* Mode of the root and of directories that nodes share, when they are created or belong to
          * this user. Octal; NULL = 0755. An object's directory belongs to one node and has 0755. */
         const char *mode;
-        /* Of these directories and of what is written: a name or a number, whose id is looked up
-         * when something is made. NULL, "" = left to the file system */
+        /* Group of these directories and of written files: a number, or a name that is looked up at
+         * each creation. NULL, "": left to the file system */
         const char *group;
         /* This node's instance id, for names that only it uses; NULL: none */
         const char *writer;
@@ -107,15 +107,15 @@ int volume_read(Volume *v, const char *relative,
  * something else; -ENOENT; -errno */
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes);
 
-/** Removes temporary files that a crash left under root for this object name. */
+/** Removes the temporary file that a crash has left for this object. */
 int volume_sweep(Volume *v, const char *relative);
 
-/** How many bytes were read back so far, ever: a sign of life while an object is proven. The one
- * call any thread may make. */
+/** @return the bytes that were read back so far, by which a watchdog sees progress while an object
+ *   is proven. Any thread may call it, unlike all other functions. */
 uint64_t volume_n_read_back(const Volume *v);
 
-/** Replaces nothing, proves nothing: can the volume be written now? Statfs and a temporary file. 0
- * or UPLOAD_E_*. */
+/** Tests whether the volume can be written now, by statfs(2) and a temporary file.
+ * @return 0, UPLOAD_E_* */
 int volume_probe(Volume *v, char **ret_error);
 
 /** @return whether files of a user are accepted as an agent's. May create a file, to learn which
@@ -152,7 +152,8 @@ typedef struct VolumeWritten { /* microseconds */
  * its name begins with a dot: `.incidents.<writer>/…`. */
 int volume_object_write(Volume *v, const VolumeWrite *w, VolumeWritten *ret, char **ret_error);
 
-/** The volume's clock alone, by a file that is made and removed. @return 0; the error of a write */
+/** Reads the volume's clock, by creating and removing a file. @return 0; as volume_object_write()
+ */
 int volume_object_clock(Volume *v, Clock *clock, VolumeWritten *ret, char **ret_error);
 
 typedef struct VolumeContent {

@@ -1,5 +1,6 @@
-/* What an errno of a volume means: wait for space, wait for the volume, or a failure of this
- * process; and the sentence that tells a person what to do. */
+/* Classifies an errno of a volume, as lack of space, as a volume that is away, or as a failure of
+ * this process, and writes the sentence with the remedy. When to try again is left to
+ * agent/delivery. */
 #include "uploaders/volume/volume_error.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ static const ErrorMeaning meanings[] = {
         { EISDIR,       UPLOAD_E_UNREACHABLE, "a directory is in the way: remove it" },
         { EEXIST,       UPLOAD_E_UNREACHABLE, "another agent is writing the same object: give each its own node.instance_id" },
         { EFBIG,        UPLOAD_E_UNREACHABLE, "the file system or a limit (ulimit -f) allows no file of this size" },
-        { ETIMEDOUT,    UPLOAD_E_UNREACHABLE, "the server does not answer: see whether it runs" },
+        { ETIMEDOUT,    UPLOAD_E_UNREACHABLE, "the server does not answer: check whether it runs" },
         { EIO,          UPLOAD_E_UNREACHABLE, "the storage failed: see the kernel log" },
 };
 

@@ -1,6 +1,7 @@
-/* Small objects of a volume, read and listed. Only files of agents are read; those of other users
- * are marked in a listing, and neither their number nor their names can make it fail. A listing
- * also removes the temporary files that a crash of this node has left. */
+/* Reads and lists the small objects of a volume. Only files of agents are read; those of other
+ * users are marked in a listing, and neither their number nor their names can make it fail. A
+ * listing also removes the temporary files that a crash of this node has left. Writing is left to
+ * volume_object.c. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -206,8 +207,8 @@ int volume_object_list(Volume *v, const VolumeListing *listing, char **ret_error
         }
         if (r == -E2BIG || r == -ENAMETOOLONG) {
                 volume_error_set(ret_error,
-                                 "'%s' has more entries, or deeper ones, than may be listed: see "
-                                 "who makes them",
+                                 "'%s' has more entries, or deeper ones, than can be listed: check "
+                                 "which program creates them",
                                  path);
                 return UPLOAD_E_REFUSED;
         }

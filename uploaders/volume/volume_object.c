@@ -1,4 +1,4 @@
-/* One object on its way to a volume. A crash at any moment leaves either nothing visible or the
+/* Writes one object to a volume. A crash at any moment leaves either nothing visible or the
  * complete object:
  *
  *   write a temporary file ─► fdatasync ─► read it back ─► link it under its name
@@ -26,10 +26,11 @@
 #include "uploaders/volume/volume_private.h"
 #include "uploaders/volume/volume_readback.h"
 
-/* At most two of them are dirty: an agent must not fill a Lustre client with dirty pages. */
+/* At most two windows are dirty, so that the agent does not fill a Lustre client with dirty pages.
+ */
 #define WINDOW (4 * MIB)
 #define ROOM_CHECK_BYTES (64 * MIB) /* min_free is checked this often */
-/* The kernel takes the time of a file from a clock that moves with the timer (CONFIG_HZ=100). */
+/* The kernel sets the time of a file by a clock that advances with the timer (CONFIG_HZ=100). */
 #define MTIME_LAG_USEC ((int64_t)(10 * USEC_PER_MSEC))
 
 struct VolumeObject {
@@ -39,12 +40,12 @@ struct VolumeObject {
         char *name, *temporary;   /* in dir_fd */
         int dir_fd, fd;
         struct stat st;     /* of the temporary file when it was new: its identity */
-        uint64_t made_usec; /* of a small one, CLOCK_BOOTTIME: not before */
+        uint64_t made_usec; /* a small one was not created before; CLOCK_BOOTTIME */
         uint64_t offset;    /* bytes written so far */
-        uint64_t window;    /* where the window begins that is not yet on its way to the storage */
+        uint64_t window;    /* start of the first window that is not being written back */
         uint64_t next_room_check;
-        int error; /* errno of what made it useless, returned by every later call; 0 */
-        /* committed, found to be there, or given up: there is no temporary file of ours any more */
+        int error; /* errno of the failure, returned by every later call; 0 */
+        /* committed, found to exist, or given up: our temporary file is gone */
         bool finished;
 };
 
@@ -65,7 +66,8 @@ static char *temporary_name(const Volume *v, const char *name, bool is_small) {
                              has_writer ? volume_writer(v) : "");
 }
 
-/* A small object can be read by all who may enter its directory. */
+/* Creates the temporary file. A small object gets the read permission of the volume's mode for
+ * others. */
 static int create_temporary(VolumeObject *o, char **ret_error) {
         const Volume *v = o->volume;
         if (unlinkat(o->dir_fd, o->temporary, 0) < 0 && errno != ENOENT)
@@ -169,7 +171,7 @@ static int write_behind(VolumeObject *o) {
                 off_t at = (off_t)o->window, n = (off_t)WINDOW;
                 (void)sync_file_range(
                         o->fd, at, n,
-                        SYNC_FILE_RANGE_WRITE); /* its result is asked for one window later */
+                        SYNC_FILE_RANGE_WRITE); /* its result is waited for one window later */
                 if (o->window >= WINDOW) {
                         at -= n;
                         if (sync_file_range(o->fd, at, n,
@@ -219,8 +221,8 @@ static bool is_ours(const VolumeObject *o, const struct stat *st) {
         return st->st_dev == o->st.st_dev && st->st_ino == o->st.st_ino;
 }
 
-/* Removes the temporary file if it is still the one we made. It is closed first: of an open file
- * NFS keeps a name of its own, and another node's sweep cannot remove that. */
+/* Removes the temporary file if it is still the one that this object created. It is closed first:
+ * NFS renames an open file instead of removing it, and no sweep finds that name. */
 static int remove_temporary(VolumeObject *o) {
         struct stat st;
         bool is_there = !o->finished && o->fd >= 0 &&
@@ -252,7 +254,8 @@ static ReadbackFile file_of(const VolumeObject *o, const char *name) {
         return (ReadbackFile){ o->dir_fd, name, volume_read_back_counter(o->volume) };
 }
 
-/* The name is taken. The same bytes, proven and made durable: UPLOAD_E_SAME. */
+/* The name is taken: reads that file. @return UPLOAD_E_SAME: the same bytes, which are then made
+ * durable; UPLOAD_E_EXISTS; as the other functions */
 static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes,
                              char **ret_error) {
         const ReadbackFile file = file_of(o, o->name);
@@ -278,8 +281,8 @@ static int classify_existing(VolumeObject *o, const VolumeStripe *stripes, size_
                      : UPLOAD_E_SAME;
 }
 
-/* @return whether this way of linking is not available, so that another way may be: no links here,
- * no /proc, or a policy against it */
+/* @return whether this way of linking is not available, so that another one is tried: no hard
+ * links, no /proc, or a policy against it */
 static bool is_refusal(int error) {
         static const int refusals[] = { EPERM,  EOPNOTSUPP, ENOSYS,  EMLINK, EINVAL,
                                         EACCES, ENOENT,     ENOTDIR, ELOOP,  EXDEV };
@@ -300,9 +303,9 @@ static bool has_temporary(const VolumeObject *o) {
                ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
-/* Names the very file that was written, whichever file has the temporary name by now. A file that
- * has no name any more cannot be linked.
- * @return false and errno: refused (no /proc, no links here), or EEXIST */
+/* Links the file that was written, whichever file has the temporary name now. A file without any
+ * name cannot be linked.
+ * @return false and errno: refused (no /proc, no hard links), or EEXIST */
 static bool link_by_descriptor(const VolumeObject *o) {
         char self[64];
 
@@ -310,8 +313,8 @@ static bool link_by_descriptor(const VolumeObject *o) {
         return linkat(AT_FDCWD, self, o->dir_fd, o->name, AT_SYMLINK_FOLLOW) == 0;
 }
 
-/* The error of a worker whose file another one has taken from it: EEXIST's sentence, which names
- * the remedy. */
+/* Fails because another writer has replaced the temporary file: by EEXIST, whose sentence names the
+ * remedy. */
 static int lost_temporary(VolumeObject *o, char **ret_error) {
         return object_fail(o, EEXIST, "name", ret_error);
 }
@@ -419,10 +422,10 @@ int volume_commit(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripes
         if (r != 0)
                 return r;
         if (fstatat(o->dir_fd, o->name, &st, AT_SYMLINK_NOFOLLOW) ==
-            0) /* an earlier life got this far */
+            0) /* an earlier attempt or another node has written it */
                 return classify_existing(o, stripes, n_stripes, ret_error);
         if (errno != ENOENT)
-                return object_fail(o, errno, "look for", ret_error);
+                return object_fail(o, errno, "check for", ret_error);
         r = prove(o, stripes, n_stripes, ret_error);
         return r != 0 ? r : publish(o, stripes, n_stripes, ret_error);
 }
@@ -444,8 +447,8 @@ int volume_replace(VolumeObject *o, const VolumeStripe *stripes, size_t n_stripe
 
 /* ── a small object ── */
 
-/* Compares the clocks by a file that was made between two moments. A file system that stores whole
- * seconds shows on average half a second too little. */
+/* Computes the difference of the clocks from a file that was created between two moments. A file
+ * system that stores whole seconds shows half a second too little on average. */
 static VolumeWritten clock_of(const struct stat *st, uint64_t begin_usec, uint64_t end_usec) {
         int64_t half = (int64_t)(end_usec - begin_usec) / 2,
                 rest = st->st_mtim.tv_nsec == 0 ? (int64_t)USEC_PER_SEC / 2 : 0;
@@ -476,8 +479,8 @@ int volume_object_clock(Volume *v, Clock *clock, VolumeWritten *ret, char **ret_
         return r;
 }
 
-/* The storage's server sets the time of the file when it gets the bytes: after it was made, before
- * fsync returns. */
+/* Writes the content, and measures the clock: the storage's server sets the file's time when it
+ * gets the bytes, which is between the creation and the end of fsync. */
 static int object_fill(VolumeObject *o, VolumeWritten *ret, char **ret_error) {
         const VolumeWrite *w = o->small;
         struct stat st;
@@ -521,7 +524,7 @@ int volume_object_write(Volume *v, const VolumeWrite *w, VolumeWritten *ret, cha
         return r == 0 ? object_publish(&o, ret_error) : r;
 }
 
-/* ── what is there ── */
+/* ── existing objects ── */
 
 int volume_verify(Volume *v, const char *relative, const VolumeStripe *stripes, size_t n_stripes) {
         _cleanup_close_ int root_fd = -1;

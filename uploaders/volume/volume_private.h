@@ -40,11 +40,11 @@ uid_t volume_own_uid(Volume *v, int root_fd);
 /** @return whether it is the uid of an agent: agent_uid_is_trusted() */
 bool volume_is_trusted(Volume *v, int root_fd, uid_t uid);
 
-/** Gives something to the group. One that was there before stays as it is where that is refused.
+/** Sets the group of a file or directory. For one that existed before, a refusal is ignored.
  * @return 0, -ENXIO, -errno: for volume_classify_group() */
 int volume_set_group(const Volume *v, int fd, const struct stat *st, bool is_new);
-/** Gives a directory its group and mode, whatever the umask: a new one, or one that an earlier life
- * of this agent has created otherwise. Mounts without modes (CIFS, FUSE) refuse, or do nothing.
+/** Sets the group and mode of a directory, regardless of the umask: of a new one, or of one that
+ * this user created before with others. Mounts without modes (CIFS, FUSE) refuse, or do nothing.
  * @return as volume_set_group() */
 int volume_set_directory_mode(const Volume *v, int fd, const struct stat *st, mode_t mode,
                               bool is_new);

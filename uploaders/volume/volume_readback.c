@@ -1,5 +1,5 @@
-/* Proves a file by reading it: from the storage and not from the page cache, hashing one piece
- * while the kernel fetches the next. The caller decides what a difference means. */
+/* Proves a file by reading it from the storage and not from the page cache, hashing one piece while
+ * the kernel reads the next. What a difference means is left to the caller. */
 #include "uploaders/volume/volume_readback.h"
 
 #include <errno.h>
@@ -21,23 +21,21 @@
 #define AIO_MIN (16 * PIECE)
 
 #define ALIGN 4096 /* enough for every logical block size in use */
-/* Linux's own asynchronous reads (io_submit), which truly are so with O_DIRECT; where a sandbox or
- * a limit (fs.aio-max-nr) forbids them, or the file is small, a piece is read when its turn
- * comes. */
+/* Reads ahead by io_submit(2), which is asynchronous only with O_DIRECT. Where a sandbox or a limit
+ * (fs.aio-max-nr) forbids that, or the file is small, each piece is read when it is needed. */
 typedef struct Readback {
         int direct_fd, plain_fd; /* direct_fd -1: refused */
         aio_context_t aio;
         bool has_aio;
         uint8_t *pieces[2];
         struct iocb request; /* the kernel copies it, but names it by its address in the answer */
-        bool pending;        /* the read that `request` asks for is on its way */
+        bool pending;        /* the kernel is carrying out `request` */
         uint64_t total;
 } Readback;
 
 static void readback_done(Readback *r) {
         if (r->has_aio)
-                (void)syscall(SYS_io_destroy,
-                              r->aio); /* waits for what is on its way into our buffers */
+                (void)syscall(SYS_io_destroy, r->aio); /* waits for reads into the buffers */
         free(r->pieces[0]);
         free(r->pieces[1]);
         if (r->direct_fd >= 0)
@@ -94,7 +92,7 @@ static int piece_fetch(Readback *r, uint64_t piece) {
                         return 0;
                 if (got < 0 && got != -EINVAL && got != -EINTR && got != -EAGAIN)
                         return (int)got;
-                /* Refused after all, or cut short at a place where O_DIRECT cannot continue. */
+                /* O_DIRECT was refused, or was cut short where it cannot continue. */
         }
         int error = fs_pread_all(r->plain_fd, r->pieces[piece & 1], want, piece * PIECE);
         (void)posix_fadvise(r->plain_fd, (off_t)(piece * PIECE), (off_t)want,
@@ -161,7 +159,7 @@ int volume_readback(const ReadbackFile *file, const VolumeStripe *stripes, size_
                         size_t n = (size_t)MIN(end - at, (uint64_t)PIECE - skip);
 
                         if (skip ==
-                            0) { /* a piece is begun: fetched once, however many stripes share it */
+                            0) { /* a new piece: it is read once, also when stripes share it */
                                 error = piece_fetch(&r, piece);
                                 if (error < 0)
                                         return error == -ENODATA ? READBACK_E_DIFFERENT : error;
