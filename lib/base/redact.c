@@ -2,8 +2,10 @@
  * values, the forms of known keys, and the programs that are given a secret as an argument;
  * functions find PEM blocks, user and password in URLs and before hosts, and lines of .netrc and
  * .pgpass. A name decides what its value can be besides a secret: a token may be a number, a
- * signature a signal. In doubt text is removed. redact_cmdline() has the same rules for a list of
- * arguments. */
+ * signature a signal. In doubt text is removed. Which rule comes first is decided by redact().
+ *
+ * redact_cmdline() applies the same rules to each argument of a command line, and adds two: a value
+ * ends where its argument ends, and an option that names a secret makes the next argument one. */
 #include "lib/base/redact.h"
 
 #include <ctype.h>

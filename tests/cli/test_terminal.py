@@ -177,7 +177,7 @@ def an_agent_that_goes_away_while_one_waits_ends_the_bar_and_the_waiting():
     with CannedApi({"GET /v1/status": InTurn([golden_api("status")[1], (500, b"bye")])}) as api:
         code, out = run_in_terminal("--socket", api.path, "wait")
     assert code == 1 and out.endswith(
-        b"not JSON; what listens there?\r\n") and b"\r\x1b[Kneuron-collect: " in out, out
+        b"not JSON; check what listens there\r\n") and b"\r\x1b[Kneuron-collect: " in out, out
 
 
 @test
