@@ -198,7 +198,7 @@ static int serve(const CollectorTable *table, int fd, const char *config_file,
         int r = receive(fd, fds);          /* first, so that a refused caller can read the reason */
         if (r < 0)
                 return r;
-        r = config_file ? config_load_for_probe(&config, config_file, environ) : 0;
+        r = config_file ? config_load_for_supervisor(&config, config_file, environ) : 0;
         if (r != 0) {
                 *ret_why =
                         "the collector host cannot read the agent's configuration, which names the "

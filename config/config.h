@@ -150,7 +150,7 @@ int config_parse(Config **ret, const char *name, const void *data, size_t n,
  * them from the file and never from a request. Use nothing else of *ret. Faults of other keys are
  * ignored, because the supervisor does not have all variables of the agent's environment.
  * @return as config_load(), but faults are not reported */
-int config_load_for_probe(Config **ret, const char *file, char *const *environment);
+int config_load_for_supervisor(Config **ret, const char *file, char *const *environment);
 /* The shortest valid file, for an operator who has none yet. */
 extern const char config_minimal[];
 /** Makes a Config of config_minimal, for the defaults of all keys. @return 0 and *ret, -ENOMEM */

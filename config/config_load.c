@@ -105,15 +105,15 @@ int config_load(Config **ret, const char *file, char *const *environment, Diags 
         return config_parse(ret, file, text, n, environment, diags);
 }
 
-static bool is_for_probe(const ConfigKey *key) {
+static bool is_for_supervisor(const ConfigKey *key) {
         static const char commands[] = "snapshot.commands";
         return strcmp(key->name, "state_directory") == 0 ||
                strncmp(key->name, commands, sizeof commands - 1) == 0;
 }
 
-static bool is_faulty_for_probe(const Config *c) {
+static bool is_faulty_for_supervisor(const Config *c) {
         for (size_t i = 0; i < c->origins->n; i++)
-                if (c->origins->items[i].faulty && is_for_probe(c->origins->items[i].key))
+                if (c->origins->items[i].faulty && is_for_supervisor(c->origins->items[i].key))
                         return true;
         for (size_t i = 0; i < c->snapshot.n_commands; i++)
                 if (!c->snapshot.commands[i].name || c->snapshot.commands[i].run.n == 0)
@@ -121,7 +121,7 @@ static bool is_faulty_for_probe(const Config *c) {
         return !c->state_directory;
 }
 
-int config_load_for_probe(Config **ret, const char *file, char *const *environment) {
+int config_load_for_supervisor(Config **ret, const char *file, char *const *environment) {
         Diags diags = { .n = 0 };
         Faults faults = { .file = file, .diags = &diags };
         _cleanup_(config_freep) Config *c = NULL;
@@ -141,7 +141,7 @@ int config_load_for_probe(Config **ret, const char *file, char *const *environme
         diag_done(&diags);
         if (r < 0)
                 return r;
-        if (!reader.whole || is_faulty_for_probe(c))
+        if (!reader.whole || is_faulty_for_supervisor(c))
                 return CONFIG_E_FAULTY;
         *ret = TAKE_PTR(c);
         return 0;

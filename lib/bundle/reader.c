@@ -123,14 +123,14 @@ static uint64_t part_bytes(const PartsReader *o) {
                 json_object_get(json_array_get(o->parts, o->part), "bytes"));
 }
 
-static void object_reader_init(PartsReader *o, ByteSource *source, const json_t *parts,
-                               VerifyFaults *faults) {
+static void parts_reader_init(PartsReader *o, ByteSource *source, const json_t *parts,
+                              VerifyFaults *faults) {
         *o = (PartsReader){ .source = source, .parts = parts, .faults = faults };
         sha256_init(&o->digest);
         o->part_remaining = part_bytes(o);
 }
 
-static TarReader *tar_stream_free(TarReader *s);
+static TarReader *tar_reader_free(TarReader *s);
 static int report_fault(VerifyFaults *f, const char *fmt, ...);
 
 static int close_part(PartsReader *o) {
@@ -176,7 +176,7 @@ static int hash_parts(PartsReader *o, const uint8_t *data, size_t n) {
         return 0;
 }
 
-static int object_reader_read(PartsReader *o, void *data, size_t n, size_t *ret_n) {
+static int parts_reader_read(PartsReader *o, void *data, size_t n, size_t *ret_n) {
         n = (size_t)MIN((uint64_t)n, o->source->bytes - o->offset);
         if (n > 0) {
                 int r = o->source->read_at(o->source, data, n, o->offset);
@@ -192,7 +192,7 @@ static int object_reader_read(PartsReader *o, void *data, size_t n, size_t *ret_
         return 0;
 }
 
-static int object_reader_finish(PartsReader *o) {
+static int parts_reader_finish(PartsReader *o) {
         const size_t n_parts = json_array_size(o->parts);
         if (o->part == n_parts)
                 return 0;
@@ -218,11 +218,11 @@ struct TarReader {
         uint8_t in[IN_BYTES], out[OUT_BYTES];
 };
 
-DEFINE_CLEANUP(TarReader, tar_stream_free);
+DEFINE_CLEANUP(TarReader, tar_reader_free);
 
-static int tar_stream_new(TarReader **ret, PartsReader *object, const SeekTable *table,
+static int tar_reader_new(TarReader **ret, PartsReader *object, const SeekTable *table,
                           VerifyFaults *faults) {
-        _cleanup_(tar_stream_freep) TarReader *s = malloc(sizeof *s);
+        _cleanup_(tar_reader_freep) TarReader *s = malloc(sizeof *s);
         if (!s)
                 return -ENOMEM;
         memset(s, 0, offsetof(TarReader, in));
@@ -237,7 +237,7 @@ static int tar_stream_new(TarReader **ret, PartsReader *object, const SeekTable 
         return 0;
 }
 
-static TarReader *tar_stream_free(TarReader *s) {
+static TarReader *tar_reader_free(TarReader *s) {
         if (!s)
                 return NULL;
         frame_decompressor_free(s->zstd);
@@ -261,7 +261,7 @@ static int fill_input(TarReader *s) {
         if (s->in_used < s->n_in)
                 return 0;
         s->in_used = s->n_in = 0;
-        return object_reader_read(s->object, s->in, sizeof s->in, &s->n_in);
+        return parts_reader_read(s->object, s->in, sizeof s->in, &s->n_in);
 }
 
 static int report_damage(TarReader *s, const char *why) {
@@ -360,7 +360,7 @@ static int object_is_exhausted(TarReader *s, bool *ret) {
         return r;
 }
 
-static int tar_stream_next(TarReader *s, const void **ret, size_t *ret_n) {
+static int tar_reader_next(TarReader *s, const void **ret, size_t *ret_n) {
         size_t n = 0;
         while (n == 0) {
                 int r;
@@ -696,7 +696,7 @@ static int verify_entry(Verify *v, struct archive_entry *entry) {
 static la_ssize_t on_read(struct archive *a, void *userdata, const void **ret) {
         Verify *v = userdata;
         size_t n;
-        int r = tar_stream_next(v->stream, ret, &n);
+        int r = tar_reader_next(v->stream, ret, &n);
         if (r < 0) {
                 v->error = r;
                 archive_set_error(a, -r, "the object cannot be read");
@@ -739,7 +739,7 @@ static int drain_stream(Verify *v, bool is_complete_stream) {
         size_t n;
         int r;
         do
-                r = tar_stream_next(v->stream, &data, &n);
+                r = tar_reader_next(v->stream, &data, &n);
         while (r == 0 && n > 0);
         if (r < 0 || !is_complete_stream)
                 return r;
@@ -773,7 +773,7 @@ static int report_unreached(Verify *v, bool is_complete_stream) {
 }
 
 static int verify_stream(Verify *v, PartsReader *object) {
-        int r = tar_stream_new(&v->stream, object, v->has_table ? &v->table : NULL, &v->faults);
+        int r = tar_reader_new(&v->stream, object, v->has_table ? &v->table : NULL, &v->faults);
         if (r < 0)
                 return r;
         v->archive = archive_read_new();
@@ -799,9 +799,9 @@ static int drain_object(PartsReader *object) {
         size_t n;
         int r;
         do
-                r = object_reader_read(object, buf, sizeof buf, &n);
+                r = parts_reader_read(object, buf, sizeof buf, &n);
         while (r == 0 && n > 0);
-        return r < 0 ? r : object_reader_finish(object);
+        return r < 0 ? r : parts_reader_finish(object);
 }
 
 static int verify(Verify *v, ByteSource *source) {
@@ -817,7 +817,7 @@ static int verify(Verify *v, ByteSource *source) {
                 return r;
 
         PartsReader object;
-        object_reader_init(&object, source, json_object_get(bundle, "parts"), &v->faults);
+        parts_reader_init(&object, source, json_object_get(bundle, "parts"), &v->faults);
         r = verify_stream(v, &object);
         return r < 0 ? r : drain_object(&object);
 }
@@ -826,7 +826,7 @@ static Verify *verify_free(Verify *v) {
         if (v->archive)
                 (void)archive_read_free(
                         v->archive); /* only memory: the descriptor is the caller's */
-        tar_stream_free(v->stream);
+        tar_reader_free(v->stream);
         free(v->table.entries);
         free(v);
         return NULL;
