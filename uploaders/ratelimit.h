@@ -25,20 +25,20 @@ typedef struct RateRule {
         uint64_t saving_usec; /* unused time that can be saved up */
 } RateRule;
 
-/* Below, booked_nsec is the end of what is booked, on the clock that now_usec is of (one that does
- * not go back, from 0 on); a line begins with 0. */
+/* Below, booked_nsec is the end of the last booking, on the clock of now_usec, which is monotonic.
+ * A new line begins with 0. */
 
 /** Books n, which may be more than what can be saved up. @return the new end; without a limit the
  * old one */
 uint64_t rate_book(const RateRule *rule, uint64_t booked_nsec, uint64_t n, uint64_t now_usec);
-/** @return how long who has just booked waits; 0: not at all */
+/** @return how long the last booking waits; 0: not at all */
 uint64_t rate_wait_usec(uint64_t booked_nsec, uint64_t now_usec);
 /** @return by how many nanoseconds a booking of n moves the end; without a limit 0 */
 uint64_t rate_span_nsec(const RateRule *rule, uint64_t n);
-/** Gives back what was booked and will not go. @param span_nsec of the rule it was booked by.
+/** Cancels a booking. @param span_nsec  by the rule it was booked by
  * @return the new end */
 uint64_t rate_refund(uint64_t booked_nsec, uint64_t span_nsec);
-/** Gives up what was saved up. @return the new end */
+/** Discards the saved time. @return the new end */
 uint64_t rate_discard_savings(uint64_t booked_nsec, uint64_t now_usec);
 
 typedef struct RateWindow {

@@ -1,5 +1,5 @@
-/* What ls, get and verify read from: a bucket or a directory, behind one small interface. It only
- * reads. Calls block; they end with -EINTR when cli_is_interrupted(). */
+/* A bucket or a directory behind one interface, which ls, report, get, verify and crash read from.
+ * Calls block; they end with -EINTR when cli_is_interrupted(). */
 #pragma once
 
 #include <stdbool.h>
@@ -11,11 +11,11 @@
 #include "lib/base/cleanup.h"
 #include "lib/bundle/reader.h"
 
-#define MANIFEST_MAX_BYTES (256 * MIB) /* as manifest_read() has it */
+#define MANIFEST_MAX_BYTES (256 * MIB) /* the limit of manifest_read() */
 
 typedef struct ObjectStore ObjectStore;
 
-/** Says on stderr what is wrong. @return CLI_YES, CLI_NO, CLI_USAGE */
+/** Opens the store of a URL; reports on stderr why not. @return CLI_YES, CLI_NO, CLI_USAGE */
 int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
                       const S3Options *options);
 /** The same for the bundle that argv[optind] names: by its object, its manifest, or what both begin
@@ -23,9 +23,9 @@ int object_store_open(ObjectStore **ret, const Cli *cli, const ObjectUrl *url,
  * @param ret_names  keys, for bundle_names_done() */
 int object_store_open_bundle(ObjectStore **ret, const Cli *cli, char **argv,
                              const S3Options *options, BundleNames *ret_names);
-/** From here on keys of a directory lie below this one: symlinks are followed on the way to it, and
- * none below it. Without it that is the directory that was opened, or the one of the file. @param
- * directory  "" = the current one  @return 0, -ENOMEM */
+/** Changes the root of a directory's store: symlinks are followed on the way to it, and none below
+ * it. Before, the root is the directory of the URL, or the one that contains its file.
+ * @param directory  "": the current directory  @return 0, -ENOMEM */
 int object_store_set_root(ObjectStore *s, const char *directory);
 ObjectStore *object_store_free(ObjectStore *s);
 DEFINE_CLEANUP(ObjectStore, object_store_free);
@@ -33,13 +33,13 @@ DEFINE_CLEANUP(ObjectStore, object_store_free);
 /** The sentence of the last OBJECT_E_* or failed read_at(); "" when there is none. Borrowed until
  * the next call. */
 const char *object_store_error(const ObjectStore *s);
-/** Says on stderr why a call failed. @param r  what it returned @return CLI_NO */
+/** Reports on stderr why a call failed. @param r  its result  @return CLI_NO */
 int object_store_report(const ObjectStore *s, int r);
-/** What a key is called: `s3://bucket/key`, a path. @return the caller's, NULL for lack of memory
+/** @return the URL of a key, `s3://bucket/key`, or its path; the caller's, NULL for lack of memory
  */
 char *object_store_url(const ObjectStore *s, const char *key);
 
-/** In order of the key's bytes, page by page. @return 0, OBJECT_E_*, -errno */
+/** Lists objects in the order of their keys' bytes, page by page. @return 0, OBJECT_E_*, -errno */
 int object_store_list(ObjectStore *s, const ObjectListing *listing);
 
 /** @return 0 and the object's size, OBJECT_E_*, -errno */
@@ -49,14 +49,14 @@ int object_store_stat(ObjectStore *s, const char *key, uint64_t *ret_bytes);
  * read, -errno */
 int object_store_read_heads(ObjectStore *s, ObjectHead *heads, size_t n);
 
-/** Reads and checks a manifest. What is wrong is reported, but for *ret_is_missing.
+/** Reads and checks a manifest. Faults are reported; a missing one only sets *ret_is_missing.
  * @param manifest  with its key; filled in, for object_head_done(), also after a failure
  * @return CLI_YES and *ret, the caller's; CLI_NO */
 int object_store_read_manifest(ObjectStore *s, ObjectHead *manifest, json_t **ret,
                                bool *ret_is_missing);
 
 /** Reads a range of an object, from S3 in pieces of OBJECT_PIECE_BYTES, OBJECT_PIECES_AT_ONCE of
- * them in parallel: the one that is wanted and those after it. It keeps two more, so that it needs
+ * them in parallel: the requested one and the next ones. It keeps two more, so that it needs
  * (OBJECT_PIECES_AT_ONCE + 2) × OBJECT_PIECE_BYTES of memory.
  * @param ret  its offsets are the object's; failures are -EIO, -EINTR, or the file's errno; see
  * object_store_error(). For object_reader_free()  @return 0, OBJECT_E_*, -errno */

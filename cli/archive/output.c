@@ -1,7 +1,7 @@
-/* The file that get writes. Bytes go to a partial file beside it, which is locked, kept when the
- * command ends early, and continued by the next run; once all of it is verified it gets its name,
- * without replacing anything unless --force is given. In a directory that all may write to, the
- * partial file may be anybody's: only this user's own is used. `-` is stdout. */
+/* Owns the file that `get` writes. Bytes go to a partial file beside it, which is locked, kept when
+ * the command ends early, and continued by the next run. Once the caller has verified all of it, it
+ * gets its name, and replaces an existing file only with --force. In a directory that all users may
+ * write to, only a partial file of this user is used. `-` is stdout. */
 #include "cli/archive/output.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include "lib/base/path.h"
 
 #define ZEROS_BYTES 65536
-/* ---- where ---- */
+/* ---- the path ---- */
 
 static bool is_directory(const char *path) {
         struct stat st;
@@ -75,7 +75,8 @@ int output_report_exists(const Output *o) {
 
 /* ---- the partial file ---- */
 
-/* @return 0 and the fd, -errno; -EBUSY: somebody writes it; -EBADF: it is no file of ours */
+/* @return 0 and the fd, -errno; -EBUSY: another process writes it; -EBADF: not a regular file of
+ * this user */
 static int open_partial(const char *path, int *ret, uint64_t *ret_kept) {
         struct stat st, named;
         /* in a directory that all may write to, the name could be anybody's: no symlink is
@@ -90,7 +91,7 @@ static int open_partial(const char *path, int *ret, uint64_t *ret_kept) {
                 return -EBADF;
         if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno != ENOLCK)
                 return errno == EWOULDBLOCK ? -EBUSY : -errno;
-        /* who had the lock may have given the file its final name meanwhile */
+        /* the process that had the lock may have renamed the file */
         if (stat(path, &named) < 0 || st.st_ino != named.st_ino || st.st_dev != named.st_dev)
                 return -EBUSY;
         *ret = TAKE_FD(fd);
@@ -221,7 +222,7 @@ int output_open_parent(const char *path) {
 
 static int sync_parent(const char *path) {
         _cleanup_close_ int fd = output_open_parent(path);
-        return fd < 0 ? 0 : fs_sync_dir(fd); /* where it cannot be opened, the rename has to do */
+        return fd < 0 ? 0 : fs_sync_dir(fd); /* a directory that cannot be opened is not synced */
 }
 
 int output_commit(Output *o) {

@@ -1,4 +1,4 @@
-/* The file that a command writes, verified before it gets its name. */
+/* The file that a command writes: it gets its name when it is complete and verified. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,10 +24,10 @@ int output_init(Output *o, const char *given, const char *name);
 void output_done(Output *o);
 
 bool output_is_stdout(const Output *o);
-/** Opens the file that has the name already.
+/** Opens an existing file of this name.
  * @return fd; -ENOENT: there is none; -EISDIR, -EBADF: it is no regular file; -errno */
 int output_open_existing(const Output *o);
-/** Reports that the file exists and is something else. @return CLI_NO */
+/** Reports that the file exists with other content. @return CLI_NO */
 int output_report_exists(const Output *o);
 
 /** Opens the partial file, and locks it. @return CLI_YES; CLI_NO: reported */

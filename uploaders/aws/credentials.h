@@ -1,12 +1,17 @@
-/* AWS credentials: the SDKs' chain in their order, fetched in the loop, refreshed before they
- * expire, told to nobody else. 1. environment AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
- * AWS_SESSION_TOKEN (not when a profile is named in the options) 2. web identity:
- * AWS_WEB_IDENTITY_TOKEN_FILE + AWS_ROLE_ARN (EKS IRSA), STS AssumeRoleWithWebIdentity 3. shared
- * credentials and config files: AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE, AWS_PROFILE: keys,
- * source_profile, credential_source, role_arn (AssumeRole, chained), web_identity_token_file,
- * credential_process 4. container: AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI with
- * AWS_CONTAINER_AUTHORIZATION_TOKEN(_FILE) (ECS, EKS Pod Identity) 5. IMDSv2
- * (AWS_EC2_METADATA_SERVICE_ENDPOINT, …_ENDPOINT_MODE, AWS_EC2_METADATA_DISABLED)
+/* AWS credentials: found by the chain of the AWS SDKs, fetched in the loop, and refreshed before
+ * they expire. The first source of the chain that applies is used:
+ *
+ *   the environment      AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; not when the
+ *                        options name a profile
+ *   a web identity       AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN (EKS IRSA), by STS; likewise
+ *   a profile            AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE, AWS_PROFILE: keys,
+ *                        source_profile, credential_source, role_arn, web_identity_token_file,
+ *                        credential_process
+ *   the container        AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, …_FULL_URI,
+ *                        AWS_CONTAINER_AUTHORIZATION_TOKEN(_FILE) (ECS, EKS Pod Identity)
+ *   the instance         IMDSv2: AWS_EC2_METADATA_SERVICE_ENDPOINT, …_ENDPOINT_MODE,
+ *                        AWS_EC2_METADATA_DISABLED
+ *
  * @see AWS SDKs and Tools Reference Guide, "Standardized credential providers" */
 #pragma once
 
@@ -35,16 +40,15 @@ typedef struct CredentialsOptions { /* copied */
         const char *home; /* instead of HOME, for ~/.aws; NULL = HOME */
 } CredentialsOptions;
 
-/** Asks nobody yet.
+/** Sends no request yet.
  * @return 0 and *ret, -ENOMEM, -errno of the loop's sources */
 int credentials_new(Credentials **ret, const CredentialsOptions *options);
-/** Wipes what it holds. Waiting callers are not called any more. Not from inside a caller's
- * on_done. */
+/** Wipes the keys. Waiting callers are no longer called. Do not call it from inside on_done. */
 Credentials *credentials_free(Credentials *c);
 DEFINE_CLEANUP(Credentials, credentials_free);
 
-/** What is there now and good for another minute at least, without asking anybody. Borrowed until
- * the next turn of the loop.
+/** Gets the present keys if they are good for another minute at least, without a request. Borrowed
+ * until the next turn of the loop.
  * @return true and *ret; false: call credentials_fetch() */
 bool credentials_peek(const Credentials *c, AwsKeys *ret);
 
@@ -60,29 +64,30 @@ int credentials_fetch(Credentials *c, CredentialsWaiter **ret,
 /** Takes NULL, returns NULL. */
 CredentialsWaiter *credentials_waiter_cancel(CredentialsWaiter *w);
 
-/** Tells one set of keys from the next: another number when another access key, secret or token
- * came; 0 = none came yet. */
+/** @return the number of the present keys, which changes with the access key, secret or token; 0:
+ *   there were none yet */
 uint64_t credentials_serial(const Credentials *c);
 
-/** The server refused the keys of this serial (expired, rotated, a wrong secret, no permission).
+/** Reports that the server refused the keys of this serial (expired, rotated, a wrong secret, no
+ * permission).
  * The source is queried again by the next credentials_fetch(), whose on_done may compare the
  * serial: at once after the first refusal and when the shared files have changed, else at the
- * earliest 1 s, 2 s … 60 s after the last time. What is held stays in use when nothing else is
- * available: it may be good for other requests.
+ * earliest 1 s, 2 s … 60 s after the last time. Refused keys stay in use when there are no others:
+ * they may be good for other requests.
  * @return true: call credentials_fetch() (also when others are held by now); false: the source was
  *   queried shortly before, there is nothing else */
 bool credentials_report_refused(Credentials *c, uint64_t serial);
 
-/** Why the last fetch failed; NULL = it did not, or there was none. Valid until the next turn.
- * What is held may be in use all the same. */
+/** @return why the last fetch failed, although keys may be in use; NULL: it did not, or there was
+ *   none. Valid until the next turn. */
 const char *credentials_error(const Credentials *c);
 
-/** Where they come from, for people: `environment (AWS_ACCESS_KEY_ID)`, `profile 'x' in
+/** @return the source of the keys, for people: `environment (AWS_ACCESS_KEY_ID)`, `profile 'x' in
  * /root/.aws/credentials`, `role arn:… by web identity`, `instance role 'r' (IMDSv2)`; "not found
  * yet". Never a secret. Valid until the next turn. */
 const char *credentials_origin(const Credentials *c);
-/** CLOCK_REALTIME; 0 = they do not expire, or there are none. Refreshed in good time (at 80 % of
- * their life, jittered; at the latest 5 min before). */
+/** @return when the keys expire, CLOCK_REALTIME; 0: never, or there are none. They are refreshed at
+ *   70 to 80 % of their life, at the latest 5 min before its end. */
 uint64_t credentials_expire_usec(const Credentials *c);
 
 /** Region by environment (AWS_REGION, AWS_DEFAULT_REGION) or profile, for the command line.
@@ -108,7 +113,7 @@ uint64_t credentials_schedule_refresh_usec(uint64_t fetched_usec, uint64_t expir
 /** @return the wait after the n-th failure in a row: 1 s, 2 s … 60 s; 0 for none */
 uint64_t credentials_schedule_backoff_usec(unsigned n_failures);
 
-/** What the timer does: begins to ask again when it is time to by the clock. */
+/** Starts a fetch when it is due by the clock, as the timer does. */
 void credentials_tick(Credentials *c);
-/** @return whether somebody is being asked just now */
+/** @return whether a fetch is underway */
 bool credentials_is_fetching(const Credentials *c);

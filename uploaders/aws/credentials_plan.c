@@ -207,7 +207,7 @@ static const char *why_unread(int error) {
         switch (error) {
         case -ENOENT:
                 return "no such file";
-        case -EBADF: /* a directory, say */
+        case -EBADF: /* not a regular file */
                 return "not a regular file";
         case -EFBIG:
                 return "larger than 1 MiB";
@@ -346,7 +346,7 @@ static int use_keys_of(Planner *p, const CredentialsFile *f, const char *profile
                         p, "profile '%s' in %s has %s but no %s: set both or neither", profile,
                         f->path, keys.access_key ? "aws_access_key_id" : "aws_secret_access_key",
                         keys.access_key ? "aws_secret_access_key" : "aws_access_key_id");
-        if (!keys.token) /* its name of old */
+        if (!keys.token) /* an older name of the token */
                 keys.token = aws_profile_get(&f->parsed, profile, "aws_security_token");
         return planner_use_keys(p, &keys, 0,
                                 format_sentence("profile '%s' in %s", profile, f->path));
