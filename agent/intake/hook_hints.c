@@ -320,6 +320,12 @@ void hook_hints_forget_old(IntakeSource *s) {
                         hint_free(n);
 }
 
+void hook_hints_forget_ready(IntakeSource *s, const char *unit_path) {
+        LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
+                if (is_about(n, unit_path) && !is_awaited(n) && n->promised.n == 0)
+                        hint_free(n);
+}
+
 void hook_hints_forget_unit(IntakeSource *s, const char *unit_path) {
         LIST_FOREACH_ITEM_SAFE (HookHint, n, link, &s->context->hook_hints)
                 if (is_about(n, unit_path) && !is_awaited(n))

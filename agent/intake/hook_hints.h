@@ -39,6 +39,9 @@ void hook_hints_remove_seen(IntakeSource *s, const char *unit_path, const Promis
 /** Labels the bundle with the promised files that were never seen. */
 void hook_hints_label_missing(IntakeSource *s, Bundle *b);
 
+/** The bundle of a unit is READY: others may use the places of hints that promise no file which is
+ * still missing. */
+void hook_hints_forget_ready(IntakeSource *s, const char *unit_path);
 /** The bundle of a unit has ended. */
 void hook_hints_forget_unit(IntakeSource *s, const char *unit_path);
 /** Forgets hints about units that never came. */

@@ -332,6 +332,29 @@ static void a_promised_file_that_never_comes_is_waited_for_and_then_named(void *
                             "[\"missing: 'record.json' was promised by its hook\"]");
 }
 
+static bool is_ready_again(const Fixture *f) {
+        return f->n_ready > 1;
+}
+
+static void what_was_promised_is_named_again_when_a_bundle_settles_again(void **state) {
+        Fixture *f = *state;
+        f->config.settle_usec = 2 * USEC_PER_SEC;
+        open_source(f);
+        make_unit(f);
+        promise(f, "record.json");
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        intake_resettle(bundle_table_find_unit(f->bundles, "core-dumps", f->unit),
+                        "a file changed after it was planned");
+        assert_true(run_until(f, is_ready_again, PATIENCE_USEC));
+        assert_string_equal(unit(f)->rec.incomplete,
+                            "[\"missing: 'record.json' was promised by its hook\"]");
+        assert_int_equal(bundle_set_state(f->bundles,
+                                          bundle_table_find_unit(f->bundles, "core-dumps", f->unit),
+                                          BUNDLE_CANCELLED, NULL),
+                         0);
+        assert_int_equal(f->context.root_hints.total, 0);
+}
+
 static void a_promised_file_that_is_there_makes_nothing_wait(void **state) {
         Fixture *f = *state;
         open_source(f);
@@ -538,6 +561,7 @@ int main(void) {
                 TEST(a_hook_that_never_ends_counts_for_its_deadline_and_a_second),
                 TEST(notes_one_after_another_hold_a_unit_for_a_minute_more_in_all),
                 TEST(a_promised_file_that_never_comes_is_waited_for_and_then_named),
+                TEST(what_was_promised_is_named_again_when_a_bundle_settles_again),
                 TEST(a_promised_file_that_is_there_makes_nothing_wait),
                 TEST(promises_without_number_are_bounded),
                 TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
