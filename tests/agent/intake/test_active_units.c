@@ -486,6 +486,21 @@ static void more_new_units_of_one_owner_than_a_minute_allows_wait(void **state) 
                 run_some(f, until);
 }
 
+static void what_came_too_soon_is_not_scanned_for_again_at_once(void **state) {
+        Fixture *f = *state;
+        make_units(f, 100, 2 * MAX_OF_OWNER, geteuid()); /* more than one scan finds */
+        f->context.new_units = (Bound){
+                .what = "new units", .max = UINT64_MAX, .max_each = 1, .fade_usec = USEC_PER_HOUR
+        };
+        start(f);
+        for (uint64_t until = deadline(); f->context.new_units.n_refused == 0;)
+                run_some(f, until);
+        for (unsigned i = 0; i < 20; i++)
+                run_some(f, deadline());
+        assert_int_equal(f->context.new_units.n_refused, MAX_OF_OWNER - 1); /* by one scan */
+        assert_false(intake_source_is_idle(f->source));
+}
+
 static void what_is_there_when_the_intake_closes_does_not_wait(void **state) {
         Fixture *f = *state;
         make_units(f, 100, 3, geteuid());
@@ -514,6 +529,7 @@ int main(void) {
                 TEST(who_need_not_rest_any_more_does_not_wait_for_who_must),
                 TEST(descriptors_that_hold_files_are_bounded_by_owner),
                 TEST(more_new_units_of_one_owner_than_a_minute_allows_wait),
+                TEST(what_came_too_soon_is_not_scanned_for_again_at_once),
                 TEST(what_is_there_when_the_intake_closes_does_not_wait),
         };
         sigset_t set;
