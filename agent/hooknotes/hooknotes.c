@@ -180,6 +180,10 @@ static void on_mail(const Mail *mail, void *userdata) {
                 n->has_deferred_mail = true;
                 return;
         }
+        if (!bound_has_space(&n->parsing.unparsed, &mail->owner, mail->n)) {
+                n->has_deferred_mail = true;
+                return;
+        }
         if (!charge_note(n, &mail->owner, mail->n, &charge))
                 return; /* the next pass tries again */
         if (note_new(&note, n, mail->data, mail->n,

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "agent/hooknotes/hooknotes.h"
 #include "agent/hooknotes/note.h"
@@ -81,6 +82,54 @@ static void a_note_of_an_earlier_run_keeps_its_container(void **state) {
         sd_event_unref(event);
 }
 
+#define MAILS 20
+
+static void write_mail(const Scratch *scratch, unsigned number) {
+        HookNote hook = { 0 };
+        char *none[] = { NULL }, name[64];
+        _cleanup_(strbuf_done) StrBuf document = STRBUF_INIT;
+        (void)snprintf(hook.id, sizeof hook.id, "%032x", number);
+        assert_int_equal(hook_note_format(&hook, none, &document), 0);
+        (void)snprintf(name, sizeof name, "mailbox/%u", number);
+        assert_int_equal(scratch_write(scratch, name, document.text), 0);
+}
+
+static void count_note(const NoteView *v, void *userdata) {
+        Received *r = userdata;
+        (void)v;
+        r->n++;
+}
+
+/* Else `--once`, which ends when nothing is left to be done, would leave some. */
+static void mail_beyond_what_its_owner_may_have_is_read_before_all_is_done(void **state) {
+        const Scratch *scratch = *state;
+        sd_event *event = NULL;
+        Store *store = NULL;
+        HookNotes *notes = NULL;
+        Received r = { .n = 0 };
+        _cleanup_free_ char *mailbox = path_join(scratch->path, "mailbox");
+        const Config config = { .hook.mailbox = mailbox };
+        assert_int_equal(mkdirat(scratch->fd, "mailbox", 01733), 0);
+        for (unsigned i = 1; i <= MAILS; i++)
+                write_mail(scratch, i);
+        assert_int_equal(sd_event_new(&event), 0);
+        assert_int_equal(store_open(&store, scratch->path, NULL, NULL), 0);
+        const HookNotesContext context = { .event = event,
+                                           .clock = clock_system(),
+                                           .store = store,
+                                           .on_note = count_note,
+                                           .on_finished = on_finished,
+                                           .userdata = &r };
+        assert_int_equal(hooknotes_new(&notes, &context, &config, -1), 0);
+        notes->parsing.unparsed.max_each = NOTE_MAX_BYTES / 64; /* of two or three */
+        while (!hooknotes_is_idle(notes))
+                assert_true(sd_event_run(event, 10 * USEC_PER_SEC) > 0);
+        assert_int_equal(r.n, MAILS);
+        hooknotes_free(notes);
+        store_close(store);
+        sd_event_unref(event);
+}
+
 static void nothing(WorkJob *job) {
         (void)job;
 }
@@ -113,6 +162,9 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test_setup_teardown(a_note_of_an_earlier_run_keeps_its_container,
                                                 scratch_setup, scratch_teardown),
+                cmocka_unit_test_setup_teardown(
+                        mail_beyond_what_its_owner_may_have_is_read_before_all_is_done,
+                        scratch_setup, scratch_teardown),
                 cmocka_unit_test(a_check_that_has_run_is_not_late),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
