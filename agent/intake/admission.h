@@ -14,7 +14,8 @@ void admission_release(Bundle *b);
 /** A unit waits for a later scan, within a minute. @param why  for lack of space; BOUND_OK: it
  * came too soon */
 void admission_defer(IntakeSource *s, BoundAnswer why, const Owner *owner);
-/** A scan has walked the source: what was refused before is found again. */
+/** A scan starts: it finds again what was refused before. What is refused from now on may be where
+ * it has been already, and waits for the next one. */
 void admission_on_scan(IntakeSource *s);
 /** @return whether half of the bound is free */
 bool admission_has_space(const IntakeSource *s);

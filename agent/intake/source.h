@@ -81,7 +81,7 @@ typedef struct PathProbes {
         sd_event_source *timer;
 } PathProbes;
 
-/* admission.c's: what was refused since the last scan. */
+/* admission.c's: what was refused since the last scan began. */
 typedef struct SourceAdmission {
         bool has_late;       /* units wait for a later scan */
         BoundAnswer refused; /* why, if it was for lack of space … */

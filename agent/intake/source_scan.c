@@ -159,7 +159,6 @@ static void on_walked(SourceTask *t) {
                 j->seen = (UnitTable){ 0 };
         }
         new_bundle_on_walk_end(s);
-        admission_on_scan(s);
         s->scan.found = TAKE_PTR(j);
         set_state(s, SOURCE_SCAN_HANDLING);
         step(s);
@@ -234,6 +233,7 @@ static void start_walk(IntakeSource *s) {
                 return;
         }
         set_state(s, SOURCE_SCAN_WALKING);
+        admission_on_scan(s);
         s->scan.start_usec = source_boot_usec(s);
         s->scan.is_wanted = false;
         s->scan.flush = s->scan.flush_next;

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "agent/intake/admission.h"
 #include "agent/intake/intake.h"
 #include "agent/store/store.h"
 #include "lib/base/log.h"
@@ -346,6 +347,25 @@ static void what_was_refused_is_found_in_a_drain_too(void **state) {
         assert_int_equal(n_discovered(f), 2 * MAX_OF_OWNER);
 }
 
+/* A walk may have passed the place of a unit that a probe of its path finds meanwhile. */
+static void what_is_refused_during_a_walk_waits_for_another_scan(void **state) {
+        Fixture *f = *state;
+        char path[PATH_MAX + 64];
+        Charge charge = { 0 };
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, MAX_OF_OWNER, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_OF_OWNER);
+        run_until_scanned(f);
+        intake_source_hold(f->source, true); /* it walks, in a thread */
+        (void)snprintf(path, sizeof path, "%s/jobs/job-102", f->scratch->path);
+        assert_false(admission_request(f->source, path, MANY, &charge));
+        for (unsigned i = 0; i < 20; i++)
+                run_some(f, deadline());
+        assert_false(intake_source_is_idle(f->source));
+}
+
 /* Each attempt waits a second for the lock, and the loop with it. */
 static void a_locked_database_is_tried_once_for_all_that_was_found(void **state) {
         Fixture *f = *state;
@@ -523,6 +543,7 @@ int main(void) {
                 TEST(a_noted_directory_always_gets_in),
                 TEST(what_was_refused_is_found_when_there_is_space),
                 TEST(what_was_refused_is_found_in_a_drain_too),
+                TEST(what_is_refused_during_a_walk_waits_for_another_scan),
                 TEST(a_locked_database_is_tried_once_for_all_that_was_found),
                 TEST(without_a_descriptor_a_unit_waits),
                 TEST(while_a_path_of_one_owner_is_probed_another_owners_is_found),
