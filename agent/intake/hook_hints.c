@@ -5,7 +5,8 @@
  * Hints are kept beside the bundles, because a hook may run before its directory is created, and in
  * memory only: after a start the notes in the store replace them. There is one for each unit and
  * owner of hooks; the list is the context's, so that its bounds hold for all sources. A hint beyond
- * them is refused: its unit is found by a scan, and is complete as if no hook had named it.
+ * them is refused: its unit is probed once for each note, as the notes in the store name it, and is
+ * complete as if no hook had named it.
  * Nobody's hooks use up the hints of root's hooks and of what the agent itself attaches. Whether a
  * hint counts for a bundle is decided when it is used, when the owners of the unit's files are
  * known.
@@ -132,26 +133,24 @@ static HookHint *get_hint(IntakeSource *s, const char *path, const Owner *o) {
 
 /* ---- what hooks tell ---- */
 
-bool hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o) {
+void hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o) {
         HookHint *n = get_hint(s, unit_path, o);
         if (!n)
-                return false;
+                return;
         n->n_uncounted++;
         n->n_open++;
         if (n->first_open_usec == 0)
                 n->first_open_usec = n->last_usec;
         n->open_until_usec =
                 MIN(n->last_usec, n->first_open_usec + MORE_NOTES_USEC) + longest_usec(s);
-        return true;
 }
 
-bool hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o) {
+void hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o) {
         HookHint *n = get_hint(s, unit_path, o);
         if (!n)
-                return false;
+                return;
         n->n_open -= n->n_open > 0;
         n->finished = true;
-        return true;
 }
 
 static void add_promise(HookHint *n, const char *name) {
@@ -225,6 +224,14 @@ bool hook_hints_know_path(const IntakeSource *s, const char *path) {
                 if (is_about(n, path))
                         return true;
         return false;
+}
+
+/* What was refused is in the store alone. */
+bool hook_hints_may_name(const IntakeSource *s, const char *path) {
+        const IntakeContext *c = s->context;
+        return hook_hints_know_path(s, path) ||
+               (c->hints.n_refused + c->root_hints.n_refused > 0 &&
+                unit_notes_have_unit(c->store, &(StoredUnit){ s->config->name, path }));
 }
 
 int hook_hints_for_each_unit(const IntakeSource *s,

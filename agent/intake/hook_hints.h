@@ -11,8 +11,8 @@ void hook_hints_done(IntakeSource *s);
 
 /** Records that a hook has started, that one has finished, or whether something is still to be
  * attached. @return whether the unit may be probed now: it is of this source */
-bool hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o);
-bool hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o);
+void hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o);
+void hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o);
 bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending);
 /** Restores the hints about a SETTLING bundle from the notes in the store.
  * @param are_counted  it was READY before: hook_hints_report_ignored() has counted the notes, and
@@ -21,6 +21,8 @@ void hook_hints_load(IntakeSource *s, const Bundle *b, bool are_counted);
 
 /** @return whether there is a hint about a path, whoever gave it */
 bool hook_hints_know_path(const IntakeSource *s, const char *path);
+/** @return whether there is a hint about a path, or, if hints were refused, a note in the store */
+bool hook_hints_may_name(const IntakeSource *s, const char *path);
 /** @return whether a hook that may do so has named a directory a unit @param uid  of the directory
  */
 bool hook_hints_name_unit(IntakeSource *s, const char *path, uid_t uid);

@@ -34,7 +34,10 @@ static void probe_bundle(Bundle *b) {
                 settling_probe(b);
 }
 
+/* The unit is probed even if the hint was refused: its note may be the only one to name it. */
 static void probe_hinted_unit(IntakeSource *s, const char *path) {
+        if (!path_is_below(path, s->spec->fixed))
+                return;
         Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, path);
         if (!b)
                 path_probes_add(s, source_spec_relative(s->spec, path));
@@ -43,13 +46,13 @@ static void probe_hinted_unit(IntakeSource *s, const char *path) {
 }
 
 void intake_source_on_hook_started(IntakeSource *s, const char *unit_path, const Owner *o) {
-        if (hook_hints_start(s, unit_path, o))
-                probe_hinted_unit(s, unit_path);
+        hook_hints_start(s, unit_path, o);
+        probe_hinted_unit(s, unit_path);
 }
 
 void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, const Owner *o) {
-        if (hook_hints_finish(s, unit_path, o))
-                probe_hinted_unit(s, unit_path);
+        hook_hints_finish(s, unit_path, o);
+        probe_hinted_unit(s, unit_path);
 }
 
 void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending) {

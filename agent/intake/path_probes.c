@@ -148,7 +148,7 @@ static char *find_unit_above(const IntakeSource *s, const char *relative) {
         for (size_t i = path_template_depth(s->spec->template); i <= depth; i++) {
                 _cleanup_free_ char *unit = strndup(relative, unit_path_prefix(relative, i));
                 _cleanup_free_ char *path = unit ? source_unit_path(s, unit) : NULL;
-                if (path && (unit_table_has_path(&s->table, unit) || hook_hints_know_path(s, path)))
+                if (path && (unit_table_has_path(&s->table, unit) || hook_hints_may_name(s, path)))
                         return TAKE_PTR(unit);
         }
         return NULL;

@@ -64,11 +64,11 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
         }
         hook_hints_label_missing(s, b);
         hook_hints_report_ignored(s, b);
-        hook_hints_forget_ready(s, b->rec.path);
         unit_notes_set_s3_prefix(s->context->store, b);
         sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) != 0)
                 return;
+        hook_hints_forget_ready(s, b->rec.path);
         if (b->dirty) /* files came during the last probe: hold them soon */
                 source_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
         s->context->on_ready(b, s->context->userdata);

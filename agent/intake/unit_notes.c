@@ -35,6 +35,18 @@ bool unit_notes_name_unit(Store *store, const StoredUnit *unit, uid_t uid) {
         return by.is_found;
 }
 
+static int on_any_note(const StoredNote *stored, void *userdata) {
+        (void)stored;
+        *(bool *)userdata = true;
+        return 1; /* the others do not matter */
+}
+
+bool unit_notes_have_unit(Store *store, const StoredUnit *unit) {
+        bool is_found = false;
+        (void)store_note_list(store, unit, on_any_note, &is_found); /* as above */
+        return is_found;
+}
+
 typedef struct Granted {
         const FileOwners *owners;
         const char *same; /* NULL: none */

@@ -407,6 +407,21 @@ static void add_note(Fixture *f, uint64_t received_usec, uint64_t finished_usec)
         assert_int_equal(store_note_add(f->store, &n), 0);
 }
 
+/* No scan would recognise it, and its note is all that names it. */
+static void a_unit_without_a_dumps_name_is_found_when_its_hint_was_refused(void **state) {
+        Fixture *f = *state;
+        open_source(f);
+        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
+        flood(f, 0, 1100, false);
+        assert_true(f->context.root_hints.n_refused > 0);
+        (void)snprintf(f->unit, sizeof f->unit, "%s/dumps/nameless", f->scratch->path);
+        assert_int_equal(mkdirat(f->scratch->fd, "dumps/nameless", 0755), 0);
+        assert_int_equal(scratch_write(f->scratch, "dumps/nameless/nrt.log", "a log"), 0);
+        add_note(f, f->context.clock->realtime_usec(f->context.clock), 0);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+}
+
 static void adopt_all(Fixture *f) {
         LIST_FOREACH_SAFE (l, bundle_table_all(f->bundles))
                 intake_source_resume_bundle(f->source, CONTAINER_OF(l, Bundle, link));
@@ -565,6 +580,7 @@ int main(void) {
                 TEST(a_promised_file_that_is_there_makes_nothing_wait),
                 TEST(promises_without_number_are_bounded),
                 TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
+                TEST(a_unit_without_a_dumps_name_is_found_when_its_hint_was_refused),
                 TEST(after_a_start_the_stored_notes_show_that_its_hooks_have_finished),
                 TEST(after_a_start_a_hook_may_be_at_work_still),
                 TEST(what_is_attached_late_begins_a_supplement_of_its_own),
