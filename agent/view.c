@@ -219,7 +219,7 @@ static void view_bounded_paths(const Agent *a, AgentView *v) {
 
 static void view_bounded_units(const Agent *a, AgentView *v) {
         const IntakeContext *c = &a->intake_context;
-        const Bound *const units[] = { &c->active, &c->new_units };
+        const Bound *const units[] = { &c->active, &c->hook_units, &c->new_units };
         uint64_t now = a->clock->boottime_usec(a->clock);
         for (size_t i = 0; i < ELEMENTSOF(units); i++) {
                 agent_view_add_bound(v, units[i]);
@@ -227,7 +227,6 @@ static void view_bounded_units(const Agent *a, AgentView *v) {
                         v->busy_note = "there are more units than are worked on at a time, and "
                                        "some wait for their turn; see `bounded` in the status";
         }
-        agent_view_add_bound(v, &c->hook_units);
         agent_view_add_bound(v, &c->held);
         agent_view_add_bound(v, &c->watched);
         agent_view_add_bound(v, &c->hints);
