@@ -118,9 +118,9 @@ static void on_note(HookNotes *n, HookPeer *p, const char *data, size_t size) {
         note_parsing_run(n);
 }
 
-static void detach_peer(HookNotes *n, Note *note, const HookFinish *finish) {
+static void detach_peer(HookNotes *n, Note *note, NoteEnd end, const HookFinish *finish) {
         note->finish = *finish;
-        note->has_finish = true;
+        note_set_end(note, end);
         note->peer->userdata = NULL;
         note->peer = NULL;
         note_end(n, note);
@@ -136,7 +136,7 @@ static void on_packet(HookPeer *p, const char *data, size_t size, void *userdata
         HookFinish finish = { 0 };
         if (!hook_finish_parse(data, size, &finish))
                 note_count_refused(n, &note->view.owner, "a hook sent an unknown message");
-        detach_peer(n, note, &finish);
+        detach_peer(n, note, NOTE_FINISHED, &finish);
         hook_peer_close(p);
 }
 
@@ -144,8 +144,8 @@ static void on_gone(HookPeer *p, void *userdata) {
         Note *note = p->userdata;
         if (!note)
                 return;
-        note->is_late = p->is_late;
-        detach_peer(userdata, note, &(HookFinish){ 0 }); /* it was killed, or hangs */
+        detach_peer(userdata, note, p->is_late ? NOTE_LATE : NOTE_FINISHED,
+                    &(HookFinish){ 0 }); /* it was killed, or hangs */
 }
 
 static void on_refused(const Owner *o, const char *why, void *userdata) {

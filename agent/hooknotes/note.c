@@ -140,12 +140,26 @@ void note_set_stage(Note *note, NoteStage to) {
         note->stage = to;
 }
 
+void note_set_end(Note *note, NoteEnd to) {
+#define TO(end) (1U << (end))
+        static const char *const names[N_NOTE_ENDS] = { "running", "over", "finished", "late" };
+        static const unsigned moves[N_NOTE_ENDS] = {
+                [NOTE_RUNNING] = TO(NOTE_OVER) | TO(NOTE_FINISHED) | TO(NOTE_LATE),
+                [NOTE_OVER] = TO(NOTE_FINISHED) | TO(NOTE_LATE),
+        };
+#undef TO
+        static const StateTable table = { "end of a hook", names, moves, N_NOTE_ENDS };
+        if (transition_check(&table, note->end, to, NULL) == 0)
+                note->end = to;
+}
+
 void note_schedule_step(HookNotes *n) {
         (void)sd_event_source_set_enabled(n->step, SD_EVENT_ONESHOT); /* cannot fail for ours */
 }
 
 void note_end(HookNotes *n, Note *note) {
-        note->has_ended = true;
+        if (note->end == NOTE_RUNNING)
+                note_set_end(note, NOTE_OVER);
         note->due_usec = 0;
         if (note->stage != NOTE_OPEN)
                 return; /* it ends when it is durable */

@@ -36,6 +36,21 @@ typedef enum NoteStage {
         N_NOTE_STAGES
 } NoteStage;
 
+typedef enum NoteEnd {
+        NOTE_RUNNING,  /* its hook has not ended, as far as is known */
+        NOTE_OVER,     /* its time is over, or its hook does not read; its peer may still end */
+        NOTE_FINISHED, /* by `finish`: what the hook said, or nothing when it was killed */
+        NOTE_LATE,     /* so too, by the agent at the deadline */
+        N_NOTE_ENDS
+} NoteEnd;
+
+typedef enum NoteSight {
+        NOTE_SIGHT_CLEAR,      /* not checked yet, or its file system answered */
+        NOTE_SIGHT_INVISIBLE,  /* it would be in a source, but the agent sees it in none */
+        NOTE_SIGHT_UNANSWERED, /* its file system does not answer: the hook gets that as the reason
+                                */
+} NoteSight;
+
 typedef struct Note {
         ListLink link; /* HookNotes.notes */
         HookNotes *owner;
@@ -55,9 +70,7 @@ typedef struct Note {
 
         /* Which unit its directory is: note_checks.c. */
         char *source, *unit_path; /* NULL */
-        bool is_unanswered; /* the file system of its directory does not answer: the hook gets that
-                               as the reason */
-        bool is_invisible;  /* its directory would be in a source, but the agent sees it in none */
+        NoteSight sight;          /* of its directory */
 
         /* What is stored, answered and counted: note_commit.c. */
         bool is_durable;      /* it was accepted */
@@ -66,12 +79,8 @@ typedef struct Note {
         bool is_snapshot_reported;
         bool is_refusal_counted;
 
-        /* Its end. */
-        bool has_ended; /* its hook has, or its time is over; perhaps before the note was checked
-                           or durable */
-        bool is_late;   /* its time was over, and its hook had not ended */
-        bool has_finish;
-        HookFinish finish; /* with has_finish: what the hook said at its end */
+        NoteEnd end; /* note_set_end(); perhaps before the note was checked or durable */
+        HookFinish finish;
 } Note;
 
 /* The check of the directory of a note, in a worker. */
@@ -148,6 +157,7 @@ Note *note_find(const HookNotes *n, const char *id);
 
 /** Moves it to another stage, if that move exists. */
 void note_set_stage(Note *note, NoteStage to);
+void note_set_end(Note *note, NoteEnd to); /* as above */
 /** Checks and commits in the next turn of the loop. */
 void note_schedule_step(HookNotes *n);
 /** Its hook has ended: it ends as soon as it is durable and checked. */

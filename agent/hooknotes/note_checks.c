@@ -31,12 +31,14 @@
 
 static void set_location(const HookNotes *n, Note *note, const DirectoryCheck *l) {
         NoteView *v = &note->view;
-        note->is_invisible = !l->found && l->n_locations > 0 && l->n_absent == l->n_locations;
+        bool is_in_none = !l->found && l->n_locations > 0 && l->n_absent == l->n_locations;
         v->refused = l->why;
         v->s3_prefix = v->prefix_refused = NULL;
         if (!note->is_durable)
                 v->may_come = l->is_absent;
-        note->is_unanswered = l->is_late;
+        note->sight = l->is_late   ? NOTE_SIGHT_UNANSWERED
+                      : is_in_none ? NOTE_SIGHT_INVISIBLE
+                                   : NOTE_SIGHT_CLEAR;
         if (l->found) {
                 note->source = strdup(l->found->source);
                 note->unit_path = l->found->relative[0]
@@ -77,7 +79,8 @@ static void decide(HookNotes *n, Note *note, const DirectoryCheck *check) {
 }
 
 static bool waits_for_check(const Note *note) {
-        return note->stage == NOTE_OPEN && note->has_ended && note->is_unanswered;
+        return note->stage == NOTE_OPEN && note->end != NOTE_RUNNING &&
+               note->sight == NOTE_SIGHT_UNANSWERED;
 }
 
 /* Applies the result of a late check to its note, and starts further checks. */

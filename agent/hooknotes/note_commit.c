@@ -37,7 +37,7 @@ static char *refusal_of(const Note *note) {
                 strbuf_add(&text, ": ");
                 redact_text(&text, what, strnlen(what, REFUSAL_BYTES_MAX));
         }
-        if (note->is_invisible)
+        if (note->sight == NOTE_SIGHT_INVISIBLE)
                 strbuf_add(&text, "; if the hook runs in a container, mount the dump directory "
                                   "from the host");
         char *refusal = strbuf_detach(&text);
@@ -82,8 +82,8 @@ static void log_late(const Note *note) {
                 return;
         if (refused)
                 log_info("note %s: %s: refused, %s", note->hook.id,
-                         note->is_late ? "its hook has not ended by hook.deadline"
-                                       : "its hook has ended",
+                         note->end == NOTE_LATE ? "its hook has not ended by hook.deadline"
+                                                : "its hook has ended",
                          refused);
         else
                 log_info("note %s: its directory exists now: files are expected in %s",
@@ -166,7 +166,7 @@ static void answer_accepted(HookNotes *n, Note *note) {
         uint64_t deadline = n->config->hook.deadline_usec;
         uint64_t remaining = deadline > passed ? deadline - passed : 0;
         /* A directory that is missing may still be created by the hook. */
-        bool is_awaited = note->view.may_come && !note->is_unanswered;
+        bool is_awaited = note->view.may_come && note->sight != NOTE_SIGHT_UNANSWERED;
         const char *refused = is_awaited ? NULL : note->stored_refused;
         _cleanup_free_ char *text =
                 strbuf_format("accepted %" PRIu64 "%s%s", remaining, refused ? "\nrefused: " : "",
@@ -177,7 +177,7 @@ static void answer_accepted(HookNotes *n, Note *note) {
         if (r < 0) { /* it does not read, or has ended: it writes no more files */
                 note->peer->userdata = NULL;
                 hook_peer_close(TAKE_PTR(note->peer));
-                note->has_ended = true;
+                note_set_end(note, NOTE_OVER);
         }
 }
 
@@ -190,7 +190,7 @@ static void count_refusal(HookNotes *n, Note *note, bool is_over) {
                 return;
         note->is_refusal_counted = true;
         note_count(n, COUNT_REFUSED); /* log_note() or log_late() logs the reason */
-        if (note->is_invisible)
+        if (note->sight == NOTE_SIGHT_INVISIBLE)
                 note_count(n, COUNT_UNSEEN);
 }
 
@@ -224,7 +224,7 @@ static void added(HookNotes *n, Note *note, int r) {
         log_note(note);
         count_refusal(n, note, false);
         n->context.on_note(&note->view, n->context.userdata);
-        if (note->has_ended)
+        if (note->end != NOTE_RUNNING)
                 note_end(n, note);
 }
 
@@ -240,7 +240,7 @@ static void note_promises(Note *note) {
 static void ended(HookNotes *n, Note *note) {
         count_refusal(n, note, true);
         log_late(note);
-        if (note->has_finish)
+        if (note->end == NOTE_FINISHED || note->end == NOTE_LATE)
                 note_promises(note);
         n->context.on_finished(&note->view, n->context.userdata);
         note_close(n, note, NULL);

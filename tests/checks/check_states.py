@@ -22,7 +22,6 @@ OPEN = {
     "Bundle": "the small evidence leaves it",
     "Delivery": "the small evidence leaves it",
     "Incident": "the small evidence leaves it",
-    "Note": "its charges become objects",
 }
 
 STRUCT = re.compile(r"\bstruct(?:\s+(\w+))?\s*\{")
