@@ -33,7 +33,8 @@ bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) {
         return delivery_end(d, result, text);
 }
 
-bool delivery_is_transient(int r) {
+/* @return whether reading a source failed by an error that ends when its file server is back */
+static bool is_transient(int r) {
         return r == -EIO || r == -ESTALE || r == -ETIMEDOUT || r == -ENOTCONN || r == -EHOSTDOWN ||
                r == -EHOSTUNREACH || r == -EREMOTEIO;
 }
@@ -46,6 +47,11 @@ static bool is_server_away(int r) {
 
 DeliveryResult delivery_result_of(int r) {
         return tree_error_is_resource(r) || is_server_away(r) ? RESULT_NO_RESOURCES : RESULT_FAILED;
+}
+
+DeliveryResult delivery_result_of_source(int r) {
+        DeliveryResult result = delivery_result_of(r);
+        return result == RESULT_FAILED && is_transient(r) ? RESULT_SOURCE_FAILED : result;
 }
 
 bool delivery_end_by_outcome(Delivery *d, int outcome, char *error) {
@@ -70,7 +76,7 @@ bool delivery_end_by_outcome(Delivery *d, int outcome, char *error) {
 }
 
 bool delivery_may_continue(Delivery *d) {
-        return !atomic_load(&d->abort) || delivery_endf(d, RESULT_ABORTED, "stopped");
+        return !atomic_load(&d->run.abort) || delivery_endf(d, RESULT_ABORTED, "stopped");
 }
 
 static void copy_held(HeldFiles *to, const HeldFiles *from) {

@@ -28,7 +28,28 @@ typedef enum DeliveryResult {
         RESULT_NO_RESOURCES, /* lack of memory, threads or state: neither the bundle's nor the
                                 destination's fault */
         RESULT_FAILED,       /* the bundle's own failure, counts towards quarantine */
+        /* So does this one; but reading the source failed by an error that may end by itself, as
+         * when its file server is away. */
+        RESULT_SOURCE_FAILED,
 } DeliveryResult;
+
+typedef enum DeliveryObject { /* the bundle's, at the destination */
+                              DELIVERY_OBJECT_UNSENT,
+                              DELIVERY_OBJECT_SENT,    /* it may exist; without its manifest, unless
+                                                          RESULT_DELIVERED */
+                              DELIVERY_OBJECT_EARLIER, /* an earlier run has delivered it; this one
+                                                          wrote nothing */
+} DeliveryObject;
+
+typedef struct DeliveryRun { /* read by the loop while the worker runs */
+        atomic_uint_fast64_t sent_bytes, done_bytes, total_bytes, read_bytes;
+        atomic_uint_fast64_t n_reads; /* of members, started: a sign of life */
+        atomic_bool abort;            /* set by the loop */
+        uint64_t start_usec;          /* CLOCK_BOOTTIME */
+        uint64_t setup_usec;          /* until data could be sent; 0 = not yet */
+        bool has_advanced; /* something arrived that the next attempt need not send again */
+        bool is_multipart; /* it was sent in parts, by requests that a small object does not need */
+} DeliveryRun;
 
 typedef struct Delivery {
         WorkJob work;                        /* the whole delivery (volume), or one step (S3) */
@@ -60,21 +81,11 @@ typedef struct Delivery {
         MemoryCharge memory; /* charged while it runs */
         bool tolerant;
 
-        /* Read by the loop while it runs. */
-        atomic_uint_fast64_t sent_bytes, done_bytes, total_bytes, read_bytes;
-        atomic_uint_fast64_t n_reads; /* of members, started: a sign of life */
-        atomic_bool abort;            /* set by the loop */
-        uint64_t start_usec;          /* CLOCK_BOOTTIME */
-        uint64_t setup_usec;          /* until data could be sent; 0 = not yet */
-        bool has_advanced; /* something arrived that the next attempt need not send again */
-        bool is_transient; /* RESULT_FAILED: the error may end by itself, as when the source's file
-                              server is away */
-        bool was_there;    /* RESULT_DELIVERED: by an earlier run; this one wrote nothing */
-        bool has_object;   /* not RESULT_DELIVERED: the object may exist, without its manifest */
-        bool is_multipart; /* it was sent in parts, by requests that a small object does not need */
+        DeliveryRun run;
 
         /* The result. */
         DeliveryResult result;
+        DeliveryObject object;
         bool is_beside;     /* `directory` lies beside the bundle's own */
         char *refusal;      /* is_beside: why, a sentence; NULL: the bundle lay there already */
         int upload_outcome; /* UPLOAD_E_*, of RESULT_DESTINATION_FAILED; 0 */
@@ -121,11 +132,11 @@ void delivery_report_pids(Delivery *d, Bundle *b);
 bool delivery_end(Delivery *d, DeliveryResult result, char *error);
 
 bool delivery_endf(Delivery *d, DeliveryResult result, const char *fmt, ...) _printf_(3, 4);
-/** @return whether reading a source failed by an error that ends when its file server is back */
-bool delivery_is_transient(int r);
 /** @param r  -errno of this process  @return RESULT_NO_RESOURCES for a lack of memory or
  * descriptors, which is not the bundle's fault; else RESULT_FAILED */
 DeliveryResult delivery_result_of(int r);
+/** The same for reading a source: RESULT_SOURCE_FAILED, too. */
+DeliveryResult delivery_result_of_source(int r);
 /** Ends a delivery by an uploader's outcome, and so decides whether the destination or the bundle
  * is at fault. @param outcome  UPLOAD_E_*, -errno @param error  owned from now on; NULL */
 bool delivery_end_by_outcome(Delivery *d, int outcome, char *error);

@@ -70,10 +70,10 @@ static bool build_plan(DeliveryAttempt *a) {
         if (r >= 0)
                 r = plan_freeze(a->plan);
         d->complete = d->rec.complete && json_array_size(a->reasons) == n_reasons;
-        d->is_transient = delivery_is_transient(r);
         if (r < 0 && r != -ENOENT)
-                return delivery_endf(d, delivery_result_of(r), "cannot plan the bundle of '%s': %s",
-                                     d->rec.path, strerror(-r));
+                return delivery_endf(d, delivery_result_of_source(r),
+                                     "cannot plan the bundle of '%s': %s", d->rec.path,
+                                     strerror(-r));
         if (r >= 0 && plan_n_members(a->plan) == 0 && json_array_size(a->reasons) > n_reasons)
                 return delivery_endf(d, RESULT_FAILED,
                                      "no member of '%s' can be read (%s); give the agent "
@@ -84,16 +84,16 @@ static bool build_plan(DeliveryAttempt *a) {
         if (!check_owners(a))
                 return false;
         plan_sha256(a->plan, a->plan_sha256);
-        atomic_store(&d->total_bytes, plan_stream_bytes(a->plan));
+        atomic_store(&d->run.total_bytes, plan_stream_bytes(a->plan));
         return true;
 }
 
 bool delivery_attempt_start(DeliveryAttempt *a, Delivery *d) {
         *a = (DeliveryAttempt){ .delivery = d,
                                 .reasons = initial_reasons(d),
-                                .reader = { .limits = d->limits, .abort = &d->abort },
+                                .reader = { .limits = d->limits, .abort = &d->run.abort },
                                 .created_usec = d->clock->realtime_usec(d->clock) };
-        atomic_store(&d->done_bytes, 0);
+        atomic_store(&d->run.done_bytes, 0);
         a->object_name = bundle_object_name(d->rec.id);
         a->manifest_name = bundle_manifest_name(d->rec.id);
         if (!a->object_name || !a->manifest_name || !a->reasons)
@@ -120,7 +120,7 @@ static int open_member(size_t i, const PlanMember *m, void *userdata) {
 
 static void before_read(size_t n, void *userdata) {
         DeliveryAttempt *a = userdata;
-        atomic_fetch_add(&a->delivery->n_reads, 1);
+        atomic_fetch_add(&a->delivery->run.n_reads, 1);
         rate_limits_before_read(&a->reader, n);
 }
 
@@ -137,7 +137,6 @@ BundleWriterOptions delivery_attempt_writer_options(DeliveryAttempt *a, uint64_t
 
 bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
         Delivery *d = a->delivery;
-        d->is_transient = delivery_is_transient(r);
         _cleanup_free_ char *path = member < plan_n_members(a->plan)
                                             ? path_escape(plan_member(a->plan, member)->path)
                                             : NULL;
@@ -150,9 +149,10 @@ bool delivery_attempt_end_writer(DeliveryAttempt *a, int r, size_t member) {
                         "cannot make the bundle of '%s' within %llu bytes; raise limits.memory",
                         d->rec.path, (unsigned long long)d->memory.bytes);
         if (!path)
-                return delivery_endf(d, delivery_result_of(r), "cannot make the bundle of '%s': %s",
-                                     d->rec.path, strerror(-r));
-        return delivery_endf(d, delivery_result_of(r), "cannot read '%s' of '%s': %s", path,
+                return delivery_endf(d, delivery_result_of_source(r),
+                                     "cannot make the bundle of '%s': %s", d->rec.path,
+                                     strerror(-r));
+        return delivery_endf(d, delivery_result_of_source(r), "cannot read '%s' of '%s': %s", path,
                              d->rec.path, strerror(-r));
 }
 
@@ -279,12 +279,13 @@ static int has_digest(DeliveryAttempt *a, size_t i, uint8_t *buffer) {
                 n = MIN(m->bytes - at, (uint64_t)PAGE_CACHE_READ_BYTES);
                 page_cache_prepare(&pages, at, m->bytes);
                 before_read((size_t)n, a);
-                int r = atomic_load(&a->delivery->abort) ? -ECANCELED
-                                                         : fs_pread_all(fd, buffer, (size_t)n, at);
+                int r = atomic_load(&a->delivery->run.abort)
+                                ? -ECANCELED
+                                : fs_pread_all(fd, buffer, (size_t)n, at);
                 if (r < 0)
                         return r == -ENODATA ? 0 : r;
                 member_digest_update(&digest, buffer, n);
-                atomic_fetch_add(&a->delivery->done_bytes, n); /* a sign of life */
+                atomic_fetch_add(&a->delivery->run.done_bytes, n); /* a sign of life */
         }
         member_digest_final(&digest, sha256, &is_sparse);
         if (fstat(fd, &st) < 0)
@@ -320,7 +321,7 @@ bool delivery_attempt_delivered_before(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         if (memcmp(a->earlier.plan, a->plan_sha256, SHA256_SIZE) != 0 && !compare_members(a))
                 return false;
-        d->was_there = true;
+        d->object = DELIVERY_OBJECT_EARLIER;
         d->object_bytes = a->earlier.bytes;
         d->complete = a->earlier.complete;
         free(d->incomplete);

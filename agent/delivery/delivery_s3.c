@@ -246,7 +246,7 @@ static bool supply_built(DeliveryS3 *x) {
                 PackerStatus status = packer_status(x->parts.packer);
                 x->packed_bytes += number > x->ledger.n ? row->bytes : 0;
                 x->packed_stream_bytes = status.done_bytes;
-                atomic_store(&x->base.read_bytes, status.bytes_read);
+                atomic_store(&x->base.run.read_bytes, status.bytes_read);
         }
         s3_upload_add_part(x->upload, delivery_s3_parts_take(&x->parts));
         return true;
@@ -268,7 +268,7 @@ static bool supply_upload(DeliveryS3 *x) {
 static int on_upload_start(S3Upload *u, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
-        x->base.is_multipart = true;
+        x->base.run.is_multipart = true;
         LedgerUpload upload = { .key = x->key,
                                 .packer = x->signature,
                                 .created_usec = x->base.clock->realtime_usec(x->base.clock) };
@@ -285,7 +285,7 @@ static int on_upload_id(S3Upload *u, const char *upload_id, void *userdata) {
 static int on_etag(S3Upload *u, unsigned number, const char *etag, void *userdata) {
         (void)u;
         DeliveryS3 *x = userdata;
-        x->base.has_advanced = true;
+        x->base.run.has_advanced = true;
         return delivery_s3_ledger_set_etag(&x->ledger, x->store, number, etag);
 }
 
@@ -327,9 +327,10 @@ static bool handle_upload_result(DeliveryS3 *x) {
         _cleanup_free_ char *error = (char *)TAKE_PTR(x->upload_result.error);
         int outcome = x->upload_result.outcome;
         x->is_upload_done = false;
-        x->base.has_object = x->state == DELIVERY_S3_PUBLISHING ||
-                             (x->upload_result.may_be_visible && outcome != UPLOAD_E_REFUSED &&
-                              outcome != UPLOAD_E_DENIED && outcome != UPLOAD_E_FULL);
+        bool may_exist = x->state == DELIVERY_S3_PUBLISHING ||
+                         (x->upload_result.may_be_visible && outcome != UPLOAD_E_REFUSED &&
+                          outcome != UPLOAD_E_DENIED && outcome != UPLOAD_E_FULL);
+        x->base.object = may_exist ? DELIVERY_OBJECT_SENT : DELIVERY_OBJECT_UNSENT;
         x->upload = s3_upload_free(x->upload);
         x->requested_part = 0;
         delivery_s3_parts_release(&x->parts);
@@ -385,9 +386,10 @@ static bool create_upload(DeliveryS3 *x, const S3UploadOptions *options) {
 
 static bool start_object_upload(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_SENDING);
-        x->base.setup_usec = x->base.clock->boottime_usec(x->base.clock) - x->base.start_usec;
+        x->base.run.setup_usec =
+                x->base.clock->boottime_usec(x->base.clock) - x->base.run.start_usec;
         x->packed_bytes = delivery_s3_ledger_bytes(&x->ledger);
-        x->base.is_multipart = x->ledger.upload_id;
+        x->base.run.is_multipart = x->ledger.upload_id;
         return create_upload(
                 x,
                 &(S3UploadOptions){
@@ -494,7 +496,7 @@ static bool open_ledger(DeliveryS3 *x) {
 /* A conditional PUT finds out for itself whether the name is taken; only what needs many parts is
  * worth a request before. */
 static bool may_skip_check(const DeliveryS3 *x) {
-        return x->is_fresh && atomic_load(&x->base.total_bytes) <= x->part_size;
+        return x->is_fresh && atomic_load(&x->base.run.total_bytes) <= x->part_size;
 }
 
 /* Does what the state and the recorded facts call for. */
@@ -577,7 +579,7 @@ static int on_end(sd_event_source *source, void *userdata) {
 static void finish(DeliveryS3 *x) {
         set_state(x, DELIVERY_S3_ENDED);
         discard_attempt(x);
-        atomic_store(&x->base.sent_bytes, x->sent_bytes);
+        atomic_store(&x->base.run.sent_bytes, x->sent_bytes);
         int r = sd_event_add_defer(x->at->shared->event, &x->end_source, on_end, x);
         if (r < 0)
                 log_dump(x->base.rec.id, LOG_ERR, r, "cannot end its delivery; restart the agent");
@@ -600,7 +602,7 @@ static void step(DeliveryS3 *x) {
         if (x->is_working || x->state == DELIVERY_S3_ENDED)
                 return;
         if (x->is_cancelled && !may_be_visible(x))
-                atomic_store(&x->base.abort, true);
+                atomic_store(&x->base.run.abort, true);
         if (x->ending == ENDING_NONE)
                 record_ending(x, delivery_may_continue(&x->base) && run_state(x));
         if (x->is_working) /* the worker may have set the ending, but its job has not returned */
@@ -620,7 +622,7 @@ void delivery_s3_abort(Delivery *d) {
         DeliveryS3 *x = CONTAINER_OF(d, DeliveryS3, base);
         x->is_cancelled = true;
         if (!may_be_visible(x)) /* at once: the worker reads it */
-                atomic_store(&d->abort, true);
+                atomic_store(&d->run.abort, true);
         step(x);
 }
 
@@ -635,7 +637,7 @@ void delivery_s3_wind_down(Delivery *d) {
 
 /* Of the tar stream, the share of the packed bytes that was sent; never all before it is proven. */
 static uint64_t done_bytes(const DeliveryS3 *x) {
-        uint64_t total = atomic_load(&x->base.total_bytes);
+        uint64_t total = atomic_load(&x->base.run.total_bytes);
         if (x->state > DELIVERY_S3_SENDING)
                 return total;
         if (!x->upload || x->packed_bytes == 0)
@@ -648,11 +650,11 @@ static uint64_t done_bytes(const DeliveryS3 *x) {
 uint64_t delivery_s3_refresh(Destination *d) {
         DeliveryS3 *x = CONTAINER_OF(d->running, DeliveryS3, base);
         if (x->state != DELIVERY_S3_ENDED)
-                atomic_store(&x->base.sent_bytes,
+                atomic_store(&x->base.run.sent_bytes,
                              x->sent_bytes + s3_client_sending_bytes(x->client, &x->sent_bytes));
         if (x->state != DELIVERY_S3_ENDED && x->state >= DELIVERY_S3_SENDING)
-                atomic_store(&x->base.done_bytes, done_bytes(x));
-        return atomic_load(&x->base.sent_bytes);
+                atomic_store(&x->base.run.done_bytes, done_bytes(x));
+        return atomic_load(&x->base.run.sent_bytes);
 }
 
 bool delivery_s3_awaits_store(const Destination *d, uint64_t *ret_since_usec) {

@@ -148,13 +148,13 @@ static bool write_bytes(VolumeAttempt *a, VolumeObject *object, const void *data
         RateLimit *upload = d->limits ? d->limits->upload : NULL;
         char *error = NULL;
         for (size_t done = 0, piece; done < n; done += piece) {
-                piece = ratelimit_wait(upload, n - done, &d->abort);
+                piece = ratelimit_wait(upload, n - done, &d->run.abort);
                 if (piece == 0)
                         return delivery_may_continue(d); /* it may not: *abort is set */
                 int r = volume_write(object, (const uint8_t *)data + done, piece, &error);
                 if (r != 0)
                         return delivery_end_by_outcome(d, r, error);
-                atomic_fetch_add(&d->sent_bytes, piece);
+                atomic_fetch_add(&d->run.sent_bytes, piece);
         }
         return true;
 }
@@ -169,8 +169,8 @@ static bool write_frame(VolumeAttempt *a, const BundleFrame *frame) {
                                 plan_stream_bytes(a->base.plan) - done, &closed);
         if (r < 0)
                 return delivery_endf(d, delivery_result_of(r), "%s", strerror(-r));
-        atomic_store(&d->done_bytes, done);
-        atomic_store(&d->read_bytes, bundle_writer_bytes_read(a->writer));
+        atomic_store(&d->run.done_bytes, done);
+        atomic_store(&d->run.read_bytes, bundle_writer_bytes_read(a->writer));
         return delivery_may_continue(d);
 }
 
@@ -284,7 +284,7 @@ static bool run_attempt(VolumeAttempt *a) {
         if (!check_manifest(a) || !delivery_may_continue(a->base.delivery) || !create_object(a) ||
             !write_frames(a) || !finish_object(a))
                 return false;
-        a->base.delivery->has_object = true;
+        a->base.delivery->object = DELIVERY_OBJECT_SENT;
         return delivery_may_continue(a->base.delivery) && write_manifest(a) &&
                delivery_attempt_delivered(&a->base);
 }
@@ -509,18 +509,18 @@ static int volume_delivery_start(Destination *d, Delivery *job) {
 }
 
 static void volume_delivery_abort(Delivery *d) {
-        atomic_store(&d->abort, true);
+        atomic_store(&d->run.abort, true);
 }
 
 /* A copy that is cut starts over, so it may end by itself where little is missing. */
 static void volume_delivery_wind_down(Delivery *d) {
-        uint64_t total = atomic_load(&d->total_bytes), done = atomic_load(&d->done_bytes);
+        uint64_t total = atomic_load(&d->run.total_bytes), done = atomic_load(&d->run.done_bytes);
         if (total == 0 || total - MIN(done, total) > WIND_DOWN_BYTES)
-                atomic_store(&d->abort, true);
+                atomic_store(&d->run.abort, true);
 }
 
 static uint64_t volume_refresh(Destination *d) {
-        return atomic_load(&d->running->sent_bytes) + atomic_load(&d->running->done_bytes) +
+        return atomic_load(&d->running->run.sent_bytes) + atomic_load(&d->running->run.done_bytes) +
                volume_n_read_back(target(d)->volume);
 }
 

@@ -218,15 +218,15 @@ uint64_t destination_stall(Destination *d, bool *ret_is_ours) {
         if (d->activity == ACTIVITY_PROBING ||
             (d->activity == ACTIVITY_CLEANING_UP && d->type->job)) /* requests have time limits */
                 return destination_stall_check(&d->stall, d->probe_start_usec, 0, now);
-        uint64_t since = d->running ? d->running->start_usec : objects_waiting_since_usec(d);
+        uint64_t since = d->running ? d->running->run.start_usec : objects_waiting_since_usec(d);
         if (!d->running)
                 return since == 0 ? 0 : destination_stall_check(&d->stall, since, 0, now);
-        if (atomic_load(&d->running->total_bytes) == 0)
+        if (atomic_load(&d->running->run.total_bytes) == 0)
                 return 0;
         uint64_t progress = d->type->refresh(d);
         if (d->type->awaits_destination && !d->type->awaits_destination(d, &since)) {
                 *ret_is_ours = true;
-                progress = atomic_load(&d->running->n_reads);
+                progress = atomic_load(&d->running->run.n_reads);
         }
         return since == 0 ? 0 : destination_stall_check(&d->stall, since, progress, now);
 }

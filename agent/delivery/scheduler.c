@@ -73,8 +73,8 @@ static void on_delivery_done(Delivery *job) {
         Scheduler *s = scheduler_of(d);
         Bundle *b = end_running(d);
         (void)store_begin(s->context.store); /* figures: a failure only makes them low */
-        (void)store_counter_add(s->context.store, "bytes_read", atomic_load(&job->read_bytes));
-        (void)store_counter_add(s->context.store, "bytes_sent", atomic_load(&job->sent_bytes));
+        (void)store_counter_add(s->context.store, "bytes_read", atomic_load(&job->run.read_bytes));
+        (void)store_counter_add(s->context.store, "bytes_sent", atomic_load(&job->run.sent_bytes));
         (void)store_commit(s->context.store);
         if (job->is_beside)
                 record_place(d, b, job);
@@ -166,7 +166,7 @@ static int start_delivery(Destination *d, Bundle *b) {
         mark_shipping(d, b, delivery, directory);
         job->owner = d;
         job->on_done = on_delivery_done;
-        job->start_usec = scheduler_boottime_usec(s);
+        job->run.start_usec = scheduler_boottime_usec(s);
         return start_job(d, b, job);
 }
 
@@ -285,9 +285,9 @@ static void interrupt_for_small(Destination *d) {
                         destination_kick_in(d, wait);
                 return;
         }
-        uint64_t turn = MAX(LARGE_TURN_USEC, LARGE_TURN_SETUPS * job->setup_usec);
-        uint64_t until = job->start_usec + turn;
-        if (job->setup_usec == 0 || now < until) {
+        uint64_t turn = MAX(LARGE_TURN_USEC, LARGE_TURN_SETUPS * job->run.setup_usec);
+        uint64_t until = job->run.start_usec + turn;
+        if (job->run.setup_usec == 0 || now < until) {
                 destination_kick_in(d, now < until ? until - now : USEC_PER_SEC);
                 return;
         }
@@ -670,7 +670,7 @@ Scheduler *scheduler_free(Scheduler *s) {
         s->is_stopping = true;
         for (size_t i = 0; i < s->n_all; i++)
                 if (s->destinations[i].running)
-                        atomic_store(&s->destinations[i].running->abort, true);
+                        atomic_store(&s->destinations[i].running->run.abort, true);
         uint64_t until =
                 s->stop_usec > 0 ? s->stop_usec : scheduler_boottime_usec(s) + STOP_TIMEOUT_USEC;
         bool hung = false;

@@ -112,13 +112,15 @@ static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
 
 static const char *proof_text(const Delivery *job) {
         if (job->proof == PROOF_RESPONSE)
-                return job->was_there ? "recognised by its manifest (HEAD is not permitted)"
-                                      : "proven by the store's answer (HEAD is not permitted)";
+                return job->object == DELIVERY_OBJECT_EARLIER
+                               ? "recognised by its manifest (HEAD is not permitted)"
+                               : "proven by the store's answer (HEAD is not permitted)";
         return job->proof == PROOF_READBACK ? "read back and proven" : "proven by HEAD";
 }
 
 static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery, Delivery *job) {
         Scheduler *s = scheduler_of(d);
+        bool was_there = job->object == DELIVERY_OBJECT_EARLIER;
         (void)bundle_set_delivery_state(b, delivery,
                                         DELIVERY_DONE); /* a refused move is logged there */
         delivery->proof = job->proof;
@@ -133,13 +135,13 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
         delivery_report_pids(job, b);
         b->rec.attempts = deliveries_n_attempts(b);
         *deliveries_tries(b, delivery) = (BundleTries){ 0 };
-        d->n_accepted[job->is_multipart] += !job->was_there;
+        d->n_accepted[job->run.is_multipart] += !was_there;
         char text[PARSE_FORMAT_SIZE];
         destination_count_bytes(d, job->object_bytes);
         destination_mark_ok(d);
         d->last_success_usec = scheduler_realtime_usec(s);
         log_dump(b->rec.id, LOG_NOTICE, 0, "%s %s: '%s', %s, %s%s",
-                 job->was_there ? "was delivered before, by an earlier run, to" : "delivered to",
+                 was_there ? "was delivered before, by an earlier run, to" : "delivered to",
                  d->config->name, delivery->object ? delivery->object : "?",
                  parse_format_human(text, job->object_bytes), proof_text(job),
                  job->complete ? "" : ", labelled incomplete");
@@ -171,7 +173,7 @@ static void handle_bundle_failure(Destination *d, Bundle *b, DeliveryRecord *del
         const char *error = job->error ? job->error : "failed";
         delivery->attempts++;
         b->rec.attempts = deliveries_n_attempts(b);
-        deliveries_tries(b, delivery)->failed = !job->is_transient;
+        deliveries_tries(b, delivery)->failed = job->result != RESULT_SOURCE_FAILED;
         destination_set_text(&delivery->last_error, error);
         uint64_t wait =
                 postpone(s, delivery,
@@ -216,7 +218,7 @@ static void postpone_bundle(Destination *d, Bundle *b, DeliveryRecord *delivery,
  * since accepted another bundle by requests of the same kind */
 static bool is_refused_alone(const Destination *d, BundleTries *tries, const Delivery *job) {
         uint32_t before = tries->refused_at;
-        tries->refused_at = d->n_accepted[job->is_multipart] + 1;
+        tries->refused_at = d->n_accepted[job->run.is_multipart] + 1;
         return before > 0 && tries->refused_at != before;
 }
 
@@ -233,10 +235,10 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
                 return;
         }
         tries->by_destination = true;
-        if (job->has_advanced)
+        if (job->run.has_advanced)
                 d->n_failures = tries->n_away = 0;
         if (is_full) /* a smaller one may fit meanwhile */
-                b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->sent_bytes));
+                b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->run.sent_bytes));
         if (may_be_alone && tries->n_away < UINT8_MAX)
                 tries->n_away++;
         if (may_be_alone && tries->n_away > DESTINATION_FAILURES_MAX) {
@@ -293,7 +295,7 @@ void scheduler_results_handle(Destination *d, Bundle *b, Delivery *job) {
                 (void)bundle_set_delivery_state(b, delivery, DELIVERY_PENDING); /* as above */
         if (job->result != RESULT_ABORTED)
                 deliveries_tries(b, delivery)->by_destination = false;
-        deliveries_tries(b, delivery)->has_object |= job->has_object;
+        deliveries_tries(b, delivery)->has_object |= job->object == DELIVERY_OBJECT_SENT;
         switch (job->result) {
         case RESULT_DELIVERED:
                 handle_delivered(d, b, delivery, job);
@@ -321,6 +323,7 @@ void scheduler_results_handle(Destination *d, Bundle *b, Delivery *job) {
                 handle_shortage(d, b, delivery, job);
                 break;
         case RESULT_FAILED:
+        case RESULT_SOURCE_FAILED:
                 handle_bundle_failure(d, b, delivery, job);
                 break;
         }

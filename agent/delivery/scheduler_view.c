@@ -89,10 +89,10 @@ size_t scheduler_deliveries_view(const Scheduler *s, SchedulerDeliveryView *ret)
                 ret[n++] = (SchedulerDeliveryView){
                         .id = d->bundle->rec.id,
                         .destination = d->config->name,
-                        .sent_bytes = atomic_load(&d->running->sent_bytes),
-                        .done_bytes = atomic_load(&d->running->done_bytes),
-                        .total_bytes = atomic_load(&d->running->total_bytes),
-                        .start_usec = d->running->start_usec,
+                        .sent_bytes = atomic_load(&d->running->run.sent_bytes),
+                        .done_bytes = atomic_load(&d->running->run.done_bytes),
+                        .total_bytes = atomic_load(&d->running->run.total_bytes),
+                        .start_usec = d->running->run.start_usec,
                 };
         }
         return n;
@@ -117,8 +117,8 @@ void scheduler_figures(const Scheduler *s, SchedulerFigures *ret) {
                 ret->n_orphaned += is_orphaned(s, CONTAINER_OF(l, Bundle, link));
         for (size_t i = 0; i < s->n_all; i++) {
                 const Delivery *job = s->destinations[i].running;
-                ret->bytes_read += job ? atomic_load(&job->read_bytes) : 0;
-                ret->bytes_sent += job ? atomic_load(&job->sent_bytes) : 0;
+                ret->bytes_read += job ? atomic_load(&job->run.read_bytes) : 0;
+                ret->bytes_sent += job ? atomic_load(&job->run.sent_bytes) : 0;
         }
 }
 
@@ -150,8 +150,8 @@ char *scheduler_explain(const Scheduler *s, const Bundle *b, const DeliveryRecor
                                   "has now, or cancel the bundle.");
         else if (at)
                 strbuf_addf(&text, "being shipped now, %llu %% done.",
-                            100ULL * atomic_load(&at->running->done_bytes) /
-                                    MAX(atomic_load(&at->running->total_bytes), UINT64_C(1)));
+                            100ULL * atomic_load(&at->running->run.done_bytes) /
+                                    MAX(atomic_load(&at->running->run.total_bytes), UINT64_C(1)));
         else if (deliveries_is_given_up(s->shared.config, delivery))
                 strbuf_addf(&text,
                             "given up after %u %s, last: %s; fix it, then `neuron-collect "

@@ -20,7 +20,6 @@ FILLED_ONCE = {
 # Still to be done.
 OPEN = {
     "Bundle": "the small evidence leaves it",
-    "Delivery": "the small evidence leaves it",
     "Incident": "the small evidence leaves it",
 }
 

@@ -760,7 +760,7 @@ static void what_cannot_be_compared_for_want_of_descriptors_is_not_taken_for_dif
                 size_t n_there;
         } cases[] = { { "z", -EMFILE, RESULT_NO_RESOURCES, 0 },
                       { "z", -ENOMEM, RESULT_NO_RESOURCES, 0 },
-                      { "z", -EIO, RESULT_FAILED, 0 },
+                      { "z", -EIO, RESULT_SOURCE_FAILED, 0 },
                       { "z", -ENOENT, RESULT_DELIVERED, N_MEMBERS - 2 },
                       { NULL, 0, RESULT_DELIVERED, N_MEMBERS - 1 } };
         _cleanup_(worker_pool_freep) WorkerPool *compressors = NULL;
