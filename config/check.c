@@ -25,8 +25,8 @@ static const char appended[] = "%d-%c";
 
 /* The place of a key; its line is 0 when the key has its default. */
 static Spot spot_of(const Config *c, const char *name, size_t index, size_t item) {
-        const Origin *origin = origins_find(
-                c->origins, &(Origin){ .key = keys_get(name), .index = index, .item = item });
+        const ConfigOrigin *origin = origins_find(
+                c->origins, &(ConfigOrigin){ .key = keys_get(name), .index = index, .item = item });
         return (Spot){
                 .line = origin ? origin->line : 0, .name = name, .index = index, .item = item
         };
@@ -35,8 +35,8 @@ static Spot spot_of(const Config *c, const char *name, size_t index, size_t item
 /* @return false when the value in the file is faulty: then the field does not hold it, and checks
  * of it against other fields would report nonsense */
 static bool is_valid(const Config *c, const char *name, size_t index) {
-        const Origin *origin =
-                origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = index });
+        const ConfigOrigin *origin =
+                origins_find(c->origins, &(ConfigOrigin){ .key = keys_get(name), .index = index });
         return !origin || !origin->faulty;
 }
 
@@ -105,7 +105,8 @@ static int append_identity(Config *c, Faults *faults, size_t i) {
         ConfigDestination *d = &c->destinations[i];
         const char *name = d->type == CONFIG_S3 ? "destinations[].prefix" : "destinations[].path";
         char **field = d->type == CONFIG_S3 ? &d->prefix : &d->path, *longer;
-        Origin *origin = origins_find(c->origins, &(Origin){ .key = keys_get(name), .index = i });
+        ConfigOrigin *origin =
+                origins_find(c->origins, &(ConfigOrigin){ .key = keys_get(name), .index = i });
 
         if (!*field || form_find_variable(*field, "dc") || !has_incident(c, d))
                 return 0;

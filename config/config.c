@@ -63,7 +63,7 @@ int config_new_default(Config **ret) {
 /* ---- origins ---- */
 
 static int compare_origins(const void *left, const void *right) {
-        const Origin *a = left, *b = right;
+        const ConfigOrigin *a = left, *b = right;
 
         if (a->key != b->key)
                 return a->key < b->key ? -1 : 1; /* rows of one table */
@@ -72,7 +72,7 @@ static int compare_origins(const void *left, const void *right) {
         return (a->item > b->item) - (a->item < b->item);
 }
 
-Origin *origins_find(const ConfigOrigins *o, const Origin *what) {
+ConfigOrigin *origins_find(const ConfigOrigins *o, const ConfigOrigin *what) {
         return o->n > 0 ? bsearch(what, o->items, o->n, sizeof *o->items, compare_origins) : NULL;
 }
 
@@ -113,8 +113,8 @@ typedef struct Printer {
 } Printer;
 
 static void print_origin(Printer *p, const ConfigKey *key, size_t index) {
-        const Origin *origin =
-                origins_find(p->config->origins, &(Origin){ .key = key, .index = index });
+        const ConfigOrigin *origin =
+                origins_find(p->config->origins, &(ConfigOrigin){ .key = key, .index = index });
 
         strbuf_add(&p->out, " # ");
         if (origin && origin->line > 0 && p->config->file) {

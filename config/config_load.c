@@ -22,8 +22,8 @@ static void check_unique(const Config *c, Faults *faults, const ConfigKey *list)
 
         for (size_t i = 1; identity && i < value_n_elements(list, c); i++) {
                 const char *mine = config_name_of(identity, value_element(list, c, i));
-                const Origin *origin =
-                        origins_find(c->origins, &(Origin){ .key = identity, .index = i });
+                const ConfigOrigin *origin =
+                        origins_find(c->origins, &(ConfigOrigin){ .key = identity, .index = i });
                 for (size_t k = 0; mine && k < i; k++) {
                         const char *other = config_name_of(identity, value_element(list, c, k));
                         if (!other || strcmp(mine, other) != 0)
@@ -46,7 +46,7 @@ static int use_all_destinations(Config *c) {
 
         for (size_t i = 0; i < c->n_sources; i++) {
                 StringList *list = &c->sources[i].destinations;
-                if (origins_find(c->origins, &(Origin){ .key = key, .index = i }))
+                if (origins_find(c->origins, &(ConfigOrigin){ .key = key, .index = i }))
                         continue;
                 for (size_t k = 0; r == 0 && k < c->n_destinations; k++)
                         if (c->destinations[k].name) {

@@ -10,22 +10,22 @@
 
 /* ---- where each key was given; what is not in here is a default ---- */
 
-typedef struct Origin {
+typedef struct ConfigOrigin {
         const ConfigKey *key;
         size_t index;  /* of the element, 0 outside of lists */
         size_t item;   /* of a list of strings, from 1; 0 = the key itself */
         unsigned line; /* 0 = built in */
         bool faulty;   /* the value in the file is faulty; the field does not hold it */
         bool appended; /* `/%d-%c` was appended to the value */
-} Origin;
+} ConfigOrigin;
 
 typedef struct ConfigOrigins {
-        Origin *items;
+        ConfigOrigin *items;
         size_t n;
 } ConfigOrigins;
 
 /** @param what  key, index and item count. @return the origin, or NULL when it is a default */
-Origin *origins_find(const ConfigOrigins *o, const Origin *what);
+ConfigOrigin *origins_find(const ConfigOrigins *o, const ConfigOrigin *what);
 void origins_sort(ConfigOrigins *o);
 
 /* ---- the table's rows, as they apply to an element ---- */

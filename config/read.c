@@ -108,11 +108,11 @@ static int add_origin_of(ConfigReader *r, const Given *g, bool faulty) {
 
         if (array_grow(&o->items, o->n, sizeof *o->items) < 0)
                 return -ENOMEM;
-        o->items[o->n++] = (Origin){ .key = g->key,
-                                     .index = g->scope->index,
-                                     .item = g->spot.item,
-                                     .line = g->spot.line,
-                                     .faulty = faulty };
+        o->items[o->n++] = (ConfigOrigin){ .key = g->key,
+                                           .index = g->scope->index,
+                                           .item = g->spot.item,
+                                           .line = g->spot.line,
+                                           .faulty = faulty };
         return 0;
 }
 
