@@ -93,7 +93,8 @@ void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *p
                 .path = path,
                 .date_time = u->values.date_time,
                 .oldest_mtime_usec = u->oldest_mtime_usec,
-                .unique_name = o->kind == SOURCE_NEURON_CORE_DUMP && has_date,
+                .unique_name = (o->kind == SOURCE_NEURON_CORE_DUMP && has_date) ||
+                               source_kind_is_own(o->kind),
                 .first_dev = (uint64_t)u->first.st_dev,
                 .first_ino = (uint64_t)u->first.st_ino,
                 .first_mtime_nsec = (int64_t)u->first.st_mtim.tv_sec * (int64_t)NSEC_PER_SEC +

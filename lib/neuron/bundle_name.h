@@ -38,8 +38,8 @@ typedef struct BundleOrigin { /* borrowed */
 } BundleOrigin;
 
 /** Builds the id of the bundle that a unit becomes. The path alone identifies a core dump whose
- * directory has a date in its name. Any other path may be used again by a later unit, so its id
- * also depends on the first member.
+ * directory has a date in its name, and what the agent itself has made. Any other path may be used
+ * again by a later unit, so its id also depends on the first member.
  * @param path  absolute path of the unit, raw */
 void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,
                          char ret[BUNDLE_ID_SIZE]);

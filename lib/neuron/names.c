@@ -566,14 +566,35 @@ static MemberKind kind_by_suffix(const char *name) {
         return MEMBER_OTHER;
 }
 
+/* @return the kind of all members of a bundle of this kind; N_MEMBER_KINDS: their names decide */
+static MemberKind kind_by_source(SourceKind source) {
+        switch (source) {
+        case SOURCE_PROCESS_CORE:
+                return MEMBER_ELF_CORE;
+        case SOURCE_SNAPSHOT:
+                return MEMBER_SNAPSHOT;
+        case SOURCE_CRASH_REPORT:
+        case SOURCE_OOM:
+                return MEMBER_CRASH_REPORT;
+        case SOURCE_NEURON_CORE_DUMP:
+        case SOURCE_NEURON_PROFILE:
+        case SOURCE_DIRECTORY:
+        case N_SOURCE_KINDS:
+                break;
+        }
+        return N_MEMBER_KINDS;
+}
+
 void dump_name_parse(SourceKind source, const char *name, DumpName *ret) {
+        const MemberKind kind = kind_by_source(source);
+
         if (match_rows(name, ret)) {
-                if (source == SOURCE_PROCESS_CORE)
-                        ret->kind = MEMBER_ELF_CORE;
+                if (kind != N_MEMBER_KINDS)
+                        ret->kind = kind;
                 return;
         }
         *ret = (DumpName){
-                .kind = source == SOURCE_PROCESS_CORE ? MEMBER_ELF_CORE : kind_by_suffix(name),
+                .kind = kind != N_MEMBER_KINDS ? kind : kind_by_suffix(name),
                 .device = -1,
                 .core = -1,
                 .pid = find_number(name, "pid"),

@@ -36,8 +36,9 @@ typedef struct DumpName {
 } DumpName;
 
 /** Reads a file's name (no slashes) against the four dump patterns, the hook's two, and the profile
- * patterns; in a process-core source every file is MEMBER_ELF_CORE. Always succeeds: unknown =
- * MEMBER_OTHER with ids as far as they are there. */
+ * patterns; in a process-core source every file is MEMBER_ELF_CORE, and in a bundle that the agent
+ * itself has made every file has that bundle's kind. Always succeeds: unknown = MEMBER_OTHER with
+ * ids as far as they are there. */
 void dump_name_parse(SourceKind source, const char *name, DumpName *ret);
 
 /** @return whether the runtime or its hook gives this name to a file of a core dump */

@@ -14,6 +14,9 @@ static const char *const source_kinds[N_SOURCE_KINDS] = {
         [SOURCE_NEURON_PROFILE] = "neuron-profile",
         [SOURCE_PROCESS_CORE] = "process-core",
         [SOURCE_DIRECTORY] = "directory",
+        [SOURCE_SNAPSHOT] = "snapshot",
+        [SOURCE_CRASH_REPORT] = "crash-report",
+        [SOURCE_OOM] = "oom",
 };
 
 static const char *const bundle_states[N_BUNDLE_STATES] = {
@@ -42,6 +45,10 @@ DEFINE_WORDS(delivery_state, DeliveryState, delivery_states);
 
 bool source_kind_has_incident(SourceKind k) {
         return k == SOURCE_NEURON_CORE_DUMP;
+}
+
+bool source_kind_is_own(SourceKind k) {
+        return k == SOURCE_SNAPSHOT || k == SOURCE_CRASH_REPORT || k == SOURCE_OOM;
 }
 
 #define TO(s) (1u << BUNDLE_##s)

@@ -18,6 +18,10 @@ typedef enum SourceKind {
         SOURCE_NEURON_PROFILE,
         SOURCE_PROCESS_CORE,
         SOURCE_DIRECTORY,
+        /* What the agent itself has made: no source of the configuration has these kinds. */
+        SOURCE_SNAPSHOT,
+        SOURCE_CRASH_REPORT,
+        SOURCE_OOM,
         N_SOURCE_KINDS,
 } SourceKind;
 
@@ -25,6 +29,8 @@ const char *source_kind_name(SourceKind k);            /* `neuron-core-dump` …
 int source_kind_parse(const char *s, SourceKind *ret); /* -EINVAL */
 /** @return whether bundles of this kind belong to an incident (cluster id, date-time) */
 bool source_kind_has_incident(SourceKind k);
+/** @return whether the agent itself makes what is in bundles of this kind */
+bool source_kind_is_own(SourceKind k);
 
 typedef enum BundleState {
         BUNDLE_SETTLING,    /* seen, not known to be complete yet */

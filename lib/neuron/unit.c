@@ -96,6 +96,9 @@ bool unit_match(const UnitQuery *q, UnitMatch *ret) {
         switch (q->kind) {
         case SOURCE_NEURON_CORE_DUMP:
         case SOURCE_DIRECTORY:
+        case SOURCE_SNAPSHOT:
+        case SOURCE_CRASH_REPORT:
+        case SOURCE_OOM:
                 return directory_rule(q, ret);
         case SOURCE_PROCESS_CORE:
                 *ret = (UnitMatch){ .depth = unit_path_depth(q->relative), .is_file = true };
@@ -140,6 +143,9 @@ bool unit_is_evidence_by_name(SourceKind kind, const PathTemplate *t, const char
         switch (kind) {
         case SOURCE_NEURON_CORE_DUMP:
         case SOURCE_DIRECTORY:
+        case SOURCE_SNAPSHOT:
+        case SOURCE_CRASH_REPORT:
+        case SOURCE_OOM:
                 return path_template_match(t, relative, NULL);
         case SOURCE_PROCESS_CORE:
                 return core_matches_template(t, relative);

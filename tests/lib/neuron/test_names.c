@@ -198,6 +198,21 @@ static void profile_directories_carry_instance_and_pid(void **state) {
                         fail_msg("'%s' is taken", bad[i]);
 }
 
+static void all_files_of_what_the_agent_makes_have_its_kind(void **state) {
+        static const char *const names[] = { "crash.json", "snapshot.json", "ntrace.pb", "a.neff",
+                                             IID "-nd0-nc0-pid-1-tid-2-lid-3" };
+        DumpName got;
+
+        for (size_t i = 0; i < ELEMENTSOF(names); i++) {
+                dump_name_parse(SOURCE_SNAPSHOT, names[i], &got);
+                assert_int_equal(got.kind, MEMBER_SNAPSHOT);
+                dump_name_parse(SOURCE_CRASH_REPORT, names[i], &got);
+                assert_int_equal(got.kind, MEMBER_CRASH_REPORT);
+                dump_name_parse(SOURCE_OOM, names[i], &got);
+                assert_int_equal(got.kind, MEMBER_CRASH_REPORT);
+        }
+}
+
 static void only_the_form_of_ec2_is_an_ec2_id(void **state) {
         static const char *const good[] = { "i-0abc1234", "i-0123456789abcdef0", "i-012345678" };
         static const char *const bad[] = { "",
@@ -334,6 +349,7 @@ int main(void) {
                 cmocka_unit_test(the_longest_name_is_read),
                 cmocka_unit_test(every_file_of_a_process_core_source_is_a_core),
                 cmocka_unit_test(profile_directories_carry_instance_and_pid),
+                cmocka_unit_test(all_files_of_what_the_agent_makes_have_its_kind),
                 cmocka_unit_test(only_the_form_of_ec2_is_an_ec2_id),
                 cmocka_unit_test(the_kinds_are_written_as_in_the_manifest),
                 cmocka_unit_test(a_bundle_s_files_are_its_id_and_a_suffix),

@@ -38,8 +38,10 @@ static void every_word_reads_back_as_what_it_names(void **state) {
 
 /* The words themselves are a contract with scripts: docs/API.md. */
 static void the_words_are_those_of_the_interface(void **state) {
-        static const char *const kinds[] = { "neuron-core-dump", "neuron-profile", "process-core",
-                                             "directory" };
+        static const char *const kinds[] = {
+                "neuron-core-dump", "neuron-profile", "process-core", "directory",
+                "snapshot",         "crash-report",   "oom"
+        };
         static const char *const states[] = { "settling",    "ready",   "shipping",  "delivered",
                                               "quarantined", "evicted", "cancelled", "vanished" };
         static const char *const deliveries[] = { "pending", "shipping", "delivered" };
@@ -82,6 +84,11 @@ static void an_unknown_word_is_refused_and_nothing_is_written(void **state) {
 static void only_core_dumps_belong_to_an_incident(void **state) {
         for (SourceKind k = 0; k < N_SOURCE_KINDS; k++)
                 assert_int_equal(source_kind_has_incident(k), k == SOURCE_NEURON_CORE_DUMP);
+}
+
+static void what_the_agent_makes_itself_has_kinds_of_its_own(void **state) {
+        for (SourceKind k = 0; k < N_SOURCE_KINDS; k++)
+                assert_int_equal(source_kind_is_own(k), k > SOURCE_DIRECTORY);
 }
 
 /* Row = from, column = to, in the order of the enum: settling ready shipping delivered quarantined
@@ -166,6 +173,7 @@ int main(void) {
                 cmocka_unit_test(the_words_are_those_of_the_interface),
                 cmocka_unit_test(an_unknown_word_is_refused_and_nothing_is_written),
                 cmocka_unit_test(only_core_dumps_belong_to_an_incident),
+                cmocka_unit_test(what_the_agent_makes_itself_has_kinds_of_its_own),
                 cmocka_unit_test(only_the_moves_of_the_table_are_legal),
                 cmocka_unit_test(a_state_without_moves_is_final_and_quarantine_waits_for_a_person),
                 cmocka_unit_test(a_copy_shares_nothing_with_its_original),
