@@ -93,7 +93,7 @@ static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
 static void on_delivered(const Bundle *b, void *userdata) {
         Agent *a = userdata;
         uint64_t now = a->clock->realtime_usec(a->clock);
-        if (b->rec.is_redelivery)
+        if (bundle_record_is_redelivery(&b->rec))
                 return;
         double seconds =
                 now > b->rec.first_seen_usec ? (double)(now - b->rec.first_seen_usec) / 1e6 : 0;

@@ -52,7 +52,7 @@ static bool check_owners(DeliveryAttempt *a) {
                 if (!delivery_member_is_attached(m)) /* this agent has created attached files */
                         file_owners_add(&owners, m->uid);
         }
-        if (d->rec.s3_prefix && !d->rec.links_held && !d->rec.is_redelivery &&
+        if (d->rec.s3_prefix && !d->rec.links_held && !bundle_record_is_redelivery(&d->rec) &&
             !file_owners_cover(&d->owners, &owners))
                 return delivery_endf(d, RESULT_CHANGED, "'%s' has files of uid %u since it settled",
                                      d->rec.path, (unsigned)owners.uid);

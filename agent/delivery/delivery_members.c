@@ -156,7 +156,8 @@ static int add_attached_before(DeliveryMembers *m, const char *path) {
  * redelivery only such a one does */
 static bool is_wanted(const DeliveryMembers *m, uint64_t print) {
         const Delivery *d = m->delivery;
-        return member_fingerprints_contain(d->shipped, d->n_shipped, print) == d->rec.is_redelivery;
+        return member_fingerprints_contain(d->shipped, d->n_shipped, print) ==
+               bundle_record_is_redelivery(&d->rec);
 }
 
 static bool is_attachment_wanted(const DeliveryMembers *m, const char *path) {
@@ -362,7 +363,7 @@ int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan, j
         *m = (DeliveryMembers){ .delivery = d, .plan = plan, .root_fd = -1, .reasons = reasons };
         int r = find_members(m);
         add_left_out_reasons(m);
-        if (r >= 0 && d->rec.is_redelivery && m->n > 0 && m->n < d->n_shipped)
+        if (r >= 0 && bundle_record_is_redelivery(&d->rec) && m->n > 0 && m->n < d->n_shipped)
                 add_lost_reason(m);
         /* What a supplement lacks its base may have. */
         if (r >= 0 && d->rec.kind == SOURCE_NEURON_PROFILE && !d->rec.supplement_of[0])

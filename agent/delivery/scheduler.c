@@ -108,7 +108,7 @@ void scheduler_record_failure(Scheduler *s, Bundle *b) {
 
 /* Reads what was shipped before, what is attached, and the notes of hooks. */
 static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
-        if (b->rec.is_redelivery)
+        if (bundle_record_is_redelivery(&b->rec))
                 (void)store_get_own_prints(s->context.store, b->rec.id, &job->shipped,
                                            &job->n_shipped); /* none: there is nothing to ship */
         else if (b->rec.supplement_of[0])

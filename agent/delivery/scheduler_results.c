@@ -52,7 +52,7 @@ void scheduler_results_end_shipping(Scheduler *s, Bundle *b, BundleState to, con
                  deliveries_are_given_up(s->shared.config, b))
                 to = BUNDLE_QUARANTINED, reason = deliveries_given_up_error(s->shared.config, b);
         b->has_target_state = false;
-        if (to == BUNDLE_SETTLING && b->source && !b->rec.is_redelivery)
+        if (to == BUNDLE_SETTLING && b->source && !bundle_record_is_redelivery(&b->rec))
                 s->context.on_changed(b, reason);
         else /* without its source nothing would probe it again: it waits as READY */
                 (void)bundle_set_state(s->context.bundles, b,
@@ -128,7 +128,8 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
         delivery->done_usec = scheduler_realtime_usec(s);
         delivery->next_try_usec = 0;
         destination_set_text(&delivery->last_error, NULL);
-        if (!b->rec.is_redelivery) { /* else the row says what the first copies lack */
+        if (!bundle_record_is_redelivery(
+                    &b->rec)) { /* else the row says what the first copies lack */
                 b->rec.complete = job->complete;
                 destination_set_text(&b->rec.incomplete, job->incomplete);
         }
@@ -287,7 +288,7 @@ void scheduler_results_handle(Destination *d, Bundle *b, Delivery *job) {
         b->n_running--;
         /* Without these rows a scan after a crash would ship its members again, as a supplement.
          * The next attempt finds the copy at the destination. */
-        if (job->result == RESULT_DELIVERED && !b->rec.is_redelivery &&
+        if (job->result == RESULT_DELIVERED && !bundle_record_is_redelivery(&b->rec) &&
             store_prints(s, b, delivery, job) < 0)
                 (void)delivery_endf(job, RESULT_NO_RESOURCES,
                                     "delivered, but the state database cannot be written");

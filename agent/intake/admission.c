@@ -94,8 +94,8 @@ bool admission_is_resumable(IntakeSource *s) {
 
 void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         b->source = s;
-        b->has_late = true;       /* perhaps: an earlier run may have created links */
-        if (b->rec.is_redelivery) /* it was delivered: its unit is not probed */
+        b->has_late = true; /* perhaps: an earlier run may have created links */
+        if (bundle_record_is_redelivery(&b->rec)) /* it was delivered: its unit is not probed */
                 return;
         b->probing = false;
         Owner owner = owner_of_uid(b->rec.uid);

@@ -160,7 +160,7 @@ static int recheck_new(LinkRecheck **ret, IntakeSource *s, const char *relative)
 }
 
 bool ended_links_are_delivered(const IntakeSource *s, const BundleRecord *rec) {
-        return (rec->state == BUNDLE_DELIVERED || rec->is_redelivery) &&
+        return (rec->state == BUNDLE_DELIVERED || bundle_record_is_redelivery(rec)) &&
                strcmp(rec->source, s->config->name) == 0 &&
                path_is_below(rec->path, s->spec->fixed);
 }
@@ -211,7 +211,8 @@ static void handle_recheck(IntakeSource *s, LinkRecheck *l) {
         }
         if (store_get(s->context->store, l->base_id, &base) != 0 || !may_supplement(s, l, &base))
                 return;
-        if (!supplement_start(s, &l->walk.unit, &base, true)) { /* the operator has refused it */
+        if (!supplement_start(s, &l->walk.unit, ORIGIN_LINKS,
+                              &base)) { /* the operator has refused it */
                 ended_links_release(s, l->supplement_id);
                 report_rechecked(s, l->bundle_id);
         }

@@ -131,7 +131,7 @@ static LateProbe *new_probe(IntakeSource *s, const Bundle *b) {
 /* Starts the supplement of late files once all destinations have the bundle, and releases their
  * links if the bundle was cancelled or evicted. In every other state the links stay. */
 static void handle_late_links(IntakeSource *s, const BundleRecord *rec, const char *supplement_id) {
-        if (rec->state == BUNDLE_DELIVERED || rec->is_redelivery)
+        if (rec->state == BUNDLE_DELIVERED || bundle_record_is_redelivery(rec))
                 intake_recheck_links(s, supplement_id);
         else if (rec->state == BUNDLE_CANCELLED || rec->state == BUNDLE_EVICTED)
                 ended_links_release(s, supplement_id);
@@ -210,7 +210,7 @@ void late_files_hold(Bundle *b) {
                 return; /* the next event or scan tries again */
         }
         strcpy(p->bundle_id, b->rec.id);
-        p->base_is_held = b->rec.links_held || b->rec.is_redelivery;
+        p->base_is_held = b->rec.links_held || bundle_record_is_redelivery(&b->rec);
         p->base_files = b->rec.n_files;
         p->n_was_unheld = b->n_unheld;
         if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP) {

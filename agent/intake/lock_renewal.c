@@ -123,7 +123,7 @@ static void renew_locks(IntakeSource *s) {
                 return;
         mark_again(s);
         LIST_FOREACH_ITEM (const Bundle, b, link, bundle_table_all(s->context->bundles)) {
-                if (b->source != s || b->rec.is_redelivery)
+                if (b->source != s || bundle_record_is_redelivery(&b->rec))
                         continue;
                 own.n_units++;
                 own.oldest_usec = MAX(own.oldest_usec, now - MIN(now, b->rec.first_seen_usec));

@@ -35,11 +35,13 @@ int new_bundle_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base,
 }
 
 /* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
-static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base, Bundle **ret) {
+static int add_bundle(IntakeSource *s, const ScanUnit *u, Origin origin, const BundleRecord *base,
+                      Bundle **ret) {
         _cleanup_(bundle_record_done) BundleRecord rec = {
                 .kind = s->spec->scan.kind,
                 .state = BUNDLE_SETTLING,
                 .complete = true,
+                .origin = origin,
                 .uid = u->st.st_uid,
                 .unit_dev = (uint64_t)u->st.st_dev,
                 .unit_ino = (uint64_t)u->st.st_ino,
@@ -48,8 +50,7 @@ static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *ba
                 .bytes = u->bytes,
                 .oldest_mtime_usec = u->oldest_mtime_usec,
                 .digest = u->digest,
-                .links_held = base && u->st.st_ino == 0 &&
-                              (uint64_t)u->st.st_dev != BUNDLE_DEV_OF_ATTACHMENTS,
+                .links_held = origin == ORIGIN_LINKS,
         };
         rec.source = strdup(s->config->name);
         rec.path = source_unit_path(s, u->relative);
@@ -106,14 +107,14 @@ static bool reserve_number(IntakeSource *s, BundleRecord *base) {
         return r == 0;
 }
 
-Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
+Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, Origin origin, BundleRecord *base) {
         _cleanup_free_ char *path = source_unit_path(s, u->relative);
         Bundle *b = NULL;
         Charge charge = { 0 };
         if (!path || !admission_request(s, path, u->st.st_uid, &charge))
                 return NULL;
         bool is_reserved = !base || reserve_number(s, base); /* it logs a failure */
-        int r = is_reserved ? add_bundle(s, u, base, &b) : 0;
+        int r = is_reserved ? add_bundle(s, u, origin, base, &b) : 0;
         if (b) {
                 b->charge = charge;
                 if (s->context->on_found)
@@ -132,8 +133,8 @@ Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, BundleRecord *base
         return NULL;
 }
 
-void new_bundle_start(IntakeSource *s, const ScanUnit *u, BundleRecord *base) {
-        Bundle *b = new_bundle_record(s, u, base);
+void new_bundle_start(IntakeSource *s, const ScanUnit *u, Origin origin, BundleRecord *base) {
+        Bundle *b = new_bundle_record(s, u, origin, base);
         if (!b)
                 return;
         source_remember(s, u->relative, u->digest);

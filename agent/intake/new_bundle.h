@@ -4,10 +4,10 @@
 #include "agent/intake/source.h"
 
 /** Records a bundle and starts to probe it, if it may be worked on.
- * @param base  NULL, or the bundle that this is the next supplement of */
-void new_bundle_start(IntakeSource *s, const ScanUnit *u, BundleRecord *base);
+ * @param base  NULL with ORIGIN_FOUND; the bundle that this is the next supplement of */
+void new_bundle_start(IntakeSource *s, const ScanUnit *u, Origin origin, BundleRecord *base);
 /** Only records it. @param base  as above @return NULL: later, or never; logged */
-Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, BundleRecord *base);
+Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, Origin origin, BundleRecord *base);
 /** @return 0 and the id of a supplement; -EOVERFLOW */
 int new_bundle_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base, unsigned number);
 /** @return 0, -ENOMEM */

@@ -51,7 +51,7 @@ static bool is_refused_by_operator(const IntakeSource *s, const BundleRecord *ba
                last.digest == digest;
 }
 
-bool supplement_start(IntakeSource *s, ScanUnit *u, BundleRecord *base, bool is_from_links) {
+bool supplement_start(IntakeSource *s, ScanUnit *u, Origin origin, BundleRecord *base) {
         if (is_refused_by_operator(s, base, u->digest))
                 return false;
         free(u->relative);
@@ -59,12 +59,12 @@ bool supplement_start(IntakeSource *s, ScanUnit *u, BundleRecord *base, bool is_
         if (!u->relative)
                 return true; /* a later scan, or the next start */
         u->st = (struct stat){ .st_uid = base->uid };
-        if (!is_from_links) { /* else it is as bundle_is_from_links() requires */
+        if (origin != ORIGIN_LINKS) {
                 u->st.st_dev = (dev_t)base->unit_dev;
                 u->st.st_ino = (ino_t)base->unit_ino;
                 u->born_usec = base->unit_born_usec;
         }
-        new_bundle_start(s, u, base);
+        new_bundle_start(s, u, origin, base);
         return true;
 }
 
@@ -83,7 +83,7 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
                 (void)store_update(s->context->store, &base); /* else it does */
                 return;
         }
-        if (!supplement_start(s, &p->walk.unit, &base, false))
+        if (!supplement_start(s, &p->walk.unit, ORIGIN_SUPPLEMENT, &base))
                 source_remember(s, probe->relative, p->seen_digest);
 }
 
@@ -108,8 +108,8 @@ void supplement_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, ui
                        .n_files = n,
                        .bytes = bytes,
                        .oldest_mtime_usec = base->oldest_mtime_usec };
-        u.st = (struct stat){ .st_uid = base->uid, .st_dev = (dev_t)BUNDLE_DEV_OF_ATTACHMENTS };
-        Bundle *b = new_bundle_record(s, &u, base);
+        u.st = (struct stat){ .st_uid = base->uid };
+        Bundle *b = new_bundle_record(s, &u, ORIGIN_ATTACHMENTS, base);
         if (b) /* else the next sweep */
                 source_probe_bundle(b);
 }

@@ -14,8 +14,9 @@ int supplement_base(const IntakeSource *s, const char *id, BundleRecord *ret);
 void supplement_probe(IntakeSource *s, const ScanUnit *u, const char *base_id);
 /** Starts a supplement with the members that a probe has counted.
  * @param u  its `relative` and `st` are set here
- * @param is_from_links  the members are in links of the supplement alone
+ * @param origin  ORIGIN_SUPPLEMENT, or ORIGIN_LINKS: the members are in links of the supplement
+ * alone
  * @return false: the operator has refused the same one before */
-bool supplement_start(IntakeSource *s, ScanUnit *u, BundleRecord *base, bool is_from_links);
+bool supplement_start(IntakeSource *s, ScanUnit *u, Origin origin, BundleRecord *base);
 /** Starts a supplement with n attachments. */
 void supplement_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes);

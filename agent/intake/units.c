@@ -73,7 +73,7 @@ void units_handle(IntakeSource *s, ScanUnit *u) {
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         int r = store_find_unit(s->context->store, s->config->name, path, &rec);
         if (r == STORE_E_NOT_FOUND) {
-                new_bundle_start(s, u, NULL);
+                new_bundle_start(s, u, ORIGIN_FOUND, NULL);
                 return;
         }
         if (r < 0) {
@@ -94,8 +94,8 @@ void units_handle(IntakeSource *s, ScanUnit *u) {
         } else if (u->is_file || (!same_unit && !unique)) {
                 if (!same_unit)
                         release_earlier_attachments(s, path);
-                new_bundle_start(s, u, NULL);
-        } else if (rec.state == BUNDLE_DELIVERED || rec.is_redelivery ||
+                new_bundle_start(s, u, ORIGIN_FOUND, NULL);
+        } else if (rec.state == BUNDLE_DELIVERED || bundle_record_is_redelivery(&rec) ||
                    rec.state == BUNDLE_VANISHED)
                 supplement_probe(s, u, rec.id);
         else /* quarantined, cancelled or evicted: the operator decides */

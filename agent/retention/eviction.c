@@ -13,7 +13,7 @@
 bool eviction_is_busy(const Bundle *b) {
         return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel ||
                b->has_target_state || !bundle_is_written(b) || !b->rec.links_held ||
-               b->rec.is_redelivery;
+               bundle_record_is_redelivery(&b->rec);
 }
 
 static Bundle *find_undelivered(const Eviction *e) {

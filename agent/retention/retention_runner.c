@@ -300,10 +300,11 @@ static int add_quarantined(BundleRecord *rec, void *userdata) {
         MeasuredBundle *x = measurement_add(userdata, rec->id);
         if (!x)
                 return -ENOMEM;
-        x->item = (RetentionItem){ .uid = rec->uid,
-                                   .first_seen_usec = rec->first_seen_usec,
-                                   .is_pinned = rec->pinned,
-                                   .is_busy = !rec->links_held || rec->is_redelivery };
+        x->item =
+                (RetentionItem){ .uid = rec->uid,
+                                 .first_seen_usec = rec->first_seen_usec,
+                                 .is_pinned = rec->pinned,
+                                 .is_busy = !rec->links_held || bundle_record_is_redelivery(rec) };
         return 0;
 }
 

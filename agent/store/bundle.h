@@ -108,18 +108,13 @@ typedef struct Bundle {
         bool cancel; /* requested while it is shipped: carried out when its workers have ended */
 } Bundle;
 
-/* In place of a device number: the supplement is made of attachments alone, and whatever is at the
- * unit's place is not looked at. */
-#define BUNDLE_DEV_OF_ATTACHMENTS UINT64_MAX
 static inline bool bundle_is_of_attachments(const BundleRecord *rec) {
-        return rec->supplement_of[0] && rec->unit_ino == 0 &&
-               rec->unit_dev == BUNDLE_DEV_OF_ATTACHMENTS;
+        return rec->origin == ORIGIN_ATTACHMENTS;
 }
 
-/* A supplement whose members are only in links of ours: whatever is at the unit's place is not
- * looked at. */
+/* @return whether its members are not those of whatever is at the unit's place: that is not read */
 static inline bool bundle_is_from_links(const BundleRecord *rec) {
-        return rec->supplement_of[0] && rec->unit_ino == 0;
+        return rec->origin == ORIGIN_LINKS || rec->origin == ORIGIN_ATTACHMENTS;
 }
 
 static inline bool bundle_is_underway(const Bundle *b) {

@@ -153,7 +153,7 @@ static int put_into(BundleTable *t, Bundle *b) {
                 return -ENOMEM;
         if (*in_tree != b)
                 return -EEXIST;
-        if (!b->rec.is_redelivery)
+        if (!bundle_record_is_redelivery(&b->rec))
                 in_tree = tsearch(b, &t->by_unit, compare_unit);
         if (!in_tree || *in_tree != b) { /* a unit has at most one bundle that is being worked on */
                 tdelete(b, &t->by_id, compare_id);
@@ -278,7 +278,8 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         int r = store_get(t->store, id, &rec);
         if (r != 0)
                 return r == STORE_E_NOT_FOUND ? -ENOENT : r;
-        rec.is_redelivery = rec.is_redelivery || rec.state == BUNDLE_DELIVERED;
+        if (rec.state == BUNDLE_DELIVERED)
+                rec.origin = ORIGIN_REDELIVERY;
         Bundle *b = bundle_new(&rec);
         if (!b)
                 return -ENOMEM;
@@ -412,13 +413,13 @@ int bundle_set_delivery_state(const Bundle *b, DeliveryRecord *delivery, Deliver
 
 /* @return the state that follows instead */
 static BundleState bundle_end_redelivery(BundleTable *t, Bundle *b, BundleState to) {
-        if (!b->rec.is_redelivery || to == BUNDLE_READY || to == BUNDLE_SHIPPING ||
+        if (!bundle_record_is_redelivery(&b->rec) || to == BUNDLE_READY || to == BUNDLE_SHIPPING ||
             to == BUNDLE_QUARANTINED)
                 return to;
         if (to == BUNDLE_SETTLING) /* what has changed since is left out of the next plan */
                 return BUNDLE_READY;
         (void)drop_undone(t, b, NULL);
-        b->rec.is_redelivery = false;
+        b->rec.origin = bundle_record_first_origin(&b->rec);
         return BUNDLE_DELIVERED;
 }
 
@@ -429,8 +430,8 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         char *copy = reason ? strdup(reason) : NULL;
         if (reason && !copy)
                 return -ENOMEM;
-        bool has_failed =
-                b->rec.is_redelivery && bundle_state_is_terminal(to) && to != BUNDLE_DELIVERED;
+        bool has_failed = bundle_record_is_redelivery(&b->rec) && bundle_state_is_terminal(to) &&
+                          to != BUNDLE_DELIVERED;
         if (has_failed) {
                 char *text =
                         strbuf_format("not redelivered: %s", copy ? copy : bundle_state_name(to));

@@ -142,7 +142,7 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->links_held);
         bind_bytes(&b, record->s3_prefix);
         bind_number(&b, record->unit_born_usec);
-        bind_number(&b, record->is_redelivery);
+        bind_text(&b, origin_name(record->origin));
         bind_bytes(&b, record->failure);
         bind_text(&b, record->name.agreed);
         bind_text(&b, record->name.cluster_id);
@@ -184,7 +184,7 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         b->links_held = read_number(&r) != 0;
         b->s3_prefix = read_string(&r, true);
         b->unit_born_usec = read_number(&r);
-        b->is_redelivery = read_number(&r) != 0;
+        READ_WORD(&r, origin_parse, &b->origin);
         b->failure = read_string(&r, true);
         read_array(&r, b->name.agreed, sizeof b->name.agreed);
         read_array(&r, b->name.cluster_id, sizeof b->name.cluster_id);
@@ -247,7 +247,7 @@ int store_find_unit(Store *s, const char *source, const char *path, BundleRecord
 }
 
 int store_unit_is_pinned(Store *s, const BundleRecord *record) {
-        /* A supplement of links alone, or of attachments, has no unit. */
+        /* A supplement whose unit is not read has none. */
         if (record->pinned || record->unit_ino == 0)
                 return record->pinned;
         _cleanup_binder_ Binder b = { .statement = s->statements[STORE_UNIT_IS_PINNED] };

@@ -59,7 +59,7 @@ static const char bundles[] =
         " attempts INTEGER NOT NULL,"
         " pinned INTEGER NOT NULL,"
         " links_held INTEGER NOT NULL,"
-        " redelivery INTEGER NOT NULL,"
+        " origin TEXT NOT NULL,"
         " s3_prefix BLOB,"
         " failure BLOB,"         /* what hooks reported */
         " agreed TEXT NOT NULL," /* from here on: FailureName */

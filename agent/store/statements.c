@@ -14,7 +14,7 @@
         "id, source, kind, path, supplement_of, first_seen_usec, state, reason, complete, "        \
         "incomplete, date_time, cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, "     \
         "bytes, oldest_mtime_usec, digest, changed_usec, attempts, pinned, links_held, "           \
-        "s3_prefix, unit_born_usec, redelivery, failure, agreed, failure_cluster_id, "             \
+        "s3_prefix, unit_born_usec, origin, failure, agreed, failure_cluster_id, "                 \
         "failure_date_time, derived, failure_key, failure_n"
 
 /* The upload of bundle ?1 to destination ?2 that is underway. */
@@ -39,7 +39,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " unit_dev = ?15, unit_ino = ?16, n_files = ?17, bytes = ?18,"
                 " oldest_mtime_usec = ?19, digest = ?20, changed_usec = ?21, attempts = ?22,"
                 " pinned = ?23, links_held = ?24, s3_prefix = ?25, unit_born_usec = ?26,"
-                " redelivery = ?27, failure = ?28, agreed = ?29, failure_cluster_id = ?30,"
+                " origin = ?27, failure = ?28, agreed = ?29, failure_cluster_id = ?30,"
                 " failure_date_time = ?31, derived = ?32, failure_key = ?33, failure_n = ?34"
                 " WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",

@@ -26,6 +26,12 @@ static const char *const bundle_states[N_BUNDLE_STATES] = {
         [BUNDLE_CANCELLED] = "cancelled",     [BUNDLE_VANISHED] = "vanished",
 };
 
+static const char *const origins[N_ORIGINS] = {
+        [ORIGIN_FOUND] = "found",           [ORIGIN_SUPPLEMENT] = "supplement",
+        [ORIGIN_LINKS] = "links",           [ORIGIN_ATTACHMENTS] = "attachments",
+        [ORIGIN_REDELIVERY] = "redelivery",
+};
+
 static const char *const delivery_states[N_DELIVERY_STATES] = {
         [DELIVERY_PENDING] = "pending",
         [DELIVERY_SHIPPING] = "shipping",
@@ -41,6 +47,7 @@ static const char *const proofs[N_PROOFS] = {
 
 DEFINE_WORDS(source_kind, SourceKind, source_kinds);
 DEFINE_WORDS(bundle_state, BundleState, bundle_states);
+DEFINE_WORDS(origin, Origin, origins);
 DEFINE_WORDS(delivery_state, DeliveryState, delivery_states);
 
 bool source_kind_has_incident(SourceKind k) {

@@ -52,6 +52,19 @@ bool bundle_state_is_inactive(BundleState s);
 /** @return whether it is final: inactive, and no operator can retry it as a quarantined bundle */
 bool bundle_state_is_terminal(BundleState s);
 
+/* Why a bundle exists. What it holds is its kind. */
+typedef enum Origin {
+        ORIGIN_FOUND,       /* its unit was found */
+        ORIGIN_SUPPLEMENT,  /* what came into the unit of a bundle after that had been planned */
+        ORIGIN_LINKS,       /* the same, but only links of ours hold it: the unit is not read */
+        ORIGIN_ATTACHMENTS, /* the same, but it consists of attachments: the unit is not read */
+        ORIGIN_REDELIVERY,  /* it was delivered, and goes to destinations that it did not have */
+        N_ORIGINS,
+} Origin;
+
+const char *origin_name(Origin o); /* `found` `supplement` … static */
+int origin_parse(const char *s, Origin *ret);
+
 typedef enum DeliveryState {
         DELIVERY_PENDING,
         DELIVERY_SHIPPING,
@@ -97,22 +110,22 @@ typedef struct BundleRecord {
         char *reason;     /* why it is in this state, a sentence for people; may be NULL */
         bool complete;    /* known to be complete; false: `incomplete` says why */
         char *incomplete; /* JSON array of short reason strings; may be NULL = [] */
-        char date_time[DATE_TIME_SIZE];     /* as spelled by the runtime; "" = none */
-        char cluster_id[CLUSTER_ID_SIZE];   /* "" = none */
+        char date_time[DATE_TIME_SIZE];   /* as spelled by the runtime; "" = none */
+        char cluster_id[CLUSTER_ID_SIZE]; /* "" = none */
+        Origin origin;
         char supplement_of[BUNDLE_ID_SIZE]; /* "" = not a supplement */
         unsigned n_supplements;             /* of a base bundle */
         uid_t uid;                          /* owner of the unit */
-        uint64_t unit_dev, unit_ino;        /* of the directory or file */
+        uint64_t unit_dev, unit_ino;        /* of the directory or file; 0 = it is not read */
         uint64_t unit_born_usec;            /* of a directory, as in ScanUnit; 0 = not known */
         uint64_t n_files, bytes;
         uint64_t oldest_mtime_usec; /* of the members, at first sight */
         uint64_t digest; /* order-free digest of the members' fingerprints at the last scan */
         uint64_t first_seen_usec, changed_usec; /* CLOCK_REALTIME; changed = entered this state */
-        unsigned attempts;  /* failures of the bundle itself, for quarantine_after */
-        bool pinned;        /* by the operator */
-        bool links_held;    /* hard links of ours hold the sources */
-        bool is_redelivery; /* delivered, and underway to destinations that were added */
-        char *failure;      /* JSON object: what hooks reported, see delivery_notes.h; NULL */
+        unsigned attempts; /* failures of the bundle itself, for quarantine_after */
+        bool pinned;       /* by the operator */
+        bool links_held;   /* hard links of ours hold the sources */
+        char *failure;     /* JSON object: what hooks reported, see delivery_notes.h; NULL */
         FailureName name;
         char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
         DeliveryRecord *deliveries; /* one a destination */
@@ -125,6 +138,14 @@ static inline const char *bundle_record_cluster_id(const BundleRecord *b) {
 }
 static inline const char *bundle_record_date_time(const BundleRecord *b) {
         return b->name.cluster_id[0] ? b->name.date_time : b->date_time;
+}
+
+static inline bool bundle_record_is_redelivery(const BundleRecord *b) {
+        return b->origin == ORIGIN_REDELIVERY;
+}
+/** @return the origin that it has after a redelivery */
+static inline Origin bundle_record_first_origin(const BundleRecord *b) {
+        return b->supplement_of[0] ? ORIGIN_SUPPLEMENT : ORIGIN_FOUND;
 }
 
 /** @return whether it has a delivery to this destination */

@@ -589,7 +589,7 @@ static void a_supplement_of_attachments_reads_nothing_else(void **state) {
         make_directory_unit(f); /* none of it was shipped, and none of it is its business */
         attach(f, snapshots, 2);
         strcpy(f->bundle.rec.supplement_of, ID);
-        f->bundle.rec.unit_dev = BUNDLE_DEV_OF_ATTACHMENTS;
+        f->bundle.rec.origin = ORIGIN_ATTACHMENTS;
         for (unsigned removed = 0; removed < 2; removed++) {
                 Found x;
                 Delivery *job = find(f, NULL, &x);

@@ -84,7 +84,7 @@ static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->pinned = next_random(seed) & 1;
         b->links_held = next_random(seed) & 1;
         b->s3_prefix = random_bytes(seed, true);
-        b->is_redelivery = next_random(seed) & 1;
+        b->origin = (Origin)(next_random(seed) % N_ORIGINS);
         b->failure = random_bytes(seed, true);
         random_name(seed, &b->name);
         b->n_deliveries = next_random(seed) % 4;
@@ -152,7 +152,7 @@ static inline void assert_same_record(const BundleRecord *a, const BundleRecord 
         assert_int_equal(a->pinned, b->pinned);
         assert_int_equal(a->links_held, b->links_held);
         assert_same_text(a->s3_prefix, b->s3_prefix);
-        assert_int_equal(a->is_redelivery, b->is_redelivery);
+        assert_int_equal(a->origin, b->origin);
         assert_same_text(a->failure, b->failure);
         assert_string_equal(a->name.agreed, b->name.agreed);
         assert_string_equal(a->name.cluster_id, b->name.cluster_id);

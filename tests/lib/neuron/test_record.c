@@ -28,6 +28,12 @@ static void every_word_reads_back_as_what_it_names(void **state) {
                 assert_int_equal(delivery_state_parse(delivery_state_name(s), &back), 0);
                 assert_int_equal(back, s);
         }
+        for (Origin o = 0; o < N_ORIGINS; o++) {
+                Origin back = N_ORIGINS;
+
+                assert_int_equal(origin_parse(origin_name(o), &back), 0);
+                assert_int_equal(back, o);
+        }
         for (Proof p = 0; p < N_PROOFS; p++) {
                 Proof back = N_PROOFS;
 
