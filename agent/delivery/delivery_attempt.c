@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/evidence/about.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/fs.h"
@@ -430,10 +431,12 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
                                     void *userdata) {
         const Delivery *d = a->delivery;
         _cleanup_(delivery_notes_text_done) DeliveryNotesText text = { 0 };
+        _cleanup_(about_done) About about = { 0 };
         _cleanup_free_ const char **reasons =
                 calloc(json_array_size(a->reasons) + 1, sizeof *reasons);
         int r = delivery_notes_describe(&d->notes, &d->pids, d->rec.supplement_of[0], &text);
-        if (r < 0 || !reasons)
+        if (r < 0 || !reasons ||
+            (d->rec.about && about_parse(d->rec.about, strlen(d->rec.about), &about) == -ENOMEM))
                 return -ENOMEM;
         for (size_t i = 0; i < json_array_size(a->reasons); i++)
                 reasons[i] = json_string_value(json_array_get(a->reasons, i));
@@ -443,6 +446,8 @@ int delivery_attempt_write_manifest(DeliveryAttempt *a, const BundleWriter *writ
                 found = NULL;
         char derived[CLOCK_ISO_SIZE];
         ManifestInfo info = manifest_info(a, reasons, found ? pw.pw_name : NULL, derived);
+        info.related = (const char(*)[BUNDLE_ID_SIZE])about.related;
+        info.n_related = about.n_related;
         info.failures = text.failures;
         info.n_failures = text.n_failures;
         json_t *row = text.has_job ? NULL : find_job(&d->notes, a->plan, d->rec.kind, &text.job);

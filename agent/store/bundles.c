@@ -150,6 +150,8 @@ static int write_bundle(Store *s, StoreStatement which, const BundleRecord *reco
         bind_number(&b, record->name.derived);
         bind_text(&b, record->name.key);
         bind_number(&b, record->name.n);
+        bind_bytes(&b, record->about);
+        bind_text(&b, record->subject);
         return run_change(s, &b);
 }
 
@@ -192,6 +194,8 @@ static int read_bundle(sqlite3_stmt *st, BundleRecord *b, int64_t *ret_row) {
         b->name.derived = read_number(&r) != 0;
         read_array(&r, b->name.key, sizeof b->name.key);
         b->name.n = (uint32_t)read_number(&r);
+        b->about = read_string(&r, true);
+        read_array(&r, b->subject, sizeof b->subject);
         return r.error;
 }
 

@@ -67,13 +67,16 @@ static const char bundles[] =
         " failure_date_time TEXT NOT NULL,"
         " derived INTEGER NOT NULL,"
         " failure_key TEXT NOT NULL,"
-        " failure_n INTEGER NOT NULL);"
+        " failure_n INTEGER NOT NULL,"
+        " about BLOB," /* of what the agent itself has made */
+        " subject TEXT NOT NULL);"
         "CREATE INDEX bundles_by_state ON bundles (state, first_seen_usec);"
         "CREATE INDEX bundles_by_age ON bundles (first_seen_usec);"
         /* all that a source reads of its units at a start */
         "CREATE INDEX bundles_by_unit ON bundles (source, path, first_seen_usec, state, digest)"
         " WHERE supplement_of = '';"
         "CREATE INDEX bundles_by_base ON bundles (supplement_of) WHERE supplement_of <> '';"
+        "CREATE INDEX bundles_by_subject ON bundles (subject) WHERE subject <> '';"
         /* what retention goes through */
         "CREATE INDEX bundles_held ON bundles (state, first_seen_usec, id) WHERE links_held = 1;"
         "CREATE INDEX bundles_pinned ON bundles (unit_ino, unit_dev) WHERE pinned <> 0;"

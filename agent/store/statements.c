@@ -15,7 +15,7 @@
         "incomplete, date_time, cluster_id, n_supplements, uid, unit_dev, unit_ino, n_files, "     \
         "bytes, oldest_mtime_usec, digest, changed_usec, attempts, pinned, links_held, "           \
         "s3_prefix, unit_born_usec, origin, failure, agreed, failure_cluster_id, "                 \
-        "failure_date_time, derived, failure_key, failure_n"
+        "failure_date_time, derived, failure_key, failure_n, about, subject"
 
 /* The upload of bundle ?1 to destination ?2 that is underway. */
 #define THE_UPLOAD                                                                                 \
@@ -31,7 +31,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 "INSERT INTO bundles (" COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12,"
                 " ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,"
-                " ?29, ?30, ?31, ?32, ?33, ?34)",
+                " ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36)",
         [STORE_BUNDLE_UPDATE] =
                 "UPDATE bundles SET state = ?7, reason = ?8, complete = ?9, incomplete = ?10,"
                 " date_time = ?11, cluster_id = ?12, n_supplements = max(n_supplements, ?13), uid "
@@ -40,7 +40,8 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " oldest_mtime_usec = ?19, digest = ?20, changed_usec = ?21, attempts = ?22,"
                 " pinned = ?23, links_held = ?24, s3_prefix = ?25, unit_born_usec = ?26,"
                 " origin = ?27, failure = ?28, agreed = ?29, failure_cluster_id = ?30,"
-                " failure_date_time = ?31, derived = ?32, failure_key = ?33, failure_n = ?34"
+                " failure_date_time = ?31, derived = ?32, failure_key = ?33, failure_n = ?34,"
+                " about = ?35, subject = ?36"
                 " WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS

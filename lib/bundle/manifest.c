@@ -97,6 +97,18 @@ static int write_parts(ManifestOutput *o, const Parts *parts) {
         return 0;
 }
 
+/* The kind of a bundle is what its id begins with. */
+static void add_related(StrBuf *b, const ManifestInfo *info) {
+        strbuf_add(b, ",\n            \"related\": [");
+        for (size_t i = 0; i < info->n_related; i++) {
+                const char *kind = bundle_id_kind_name(info->related[i]);
+                add_field(b, i > 0 ? ", {\"kind\": " : "{\"kind\": ", kind);
+                add_field(b, ", \"id\": ", info->related[i]);
+                strbuf_add(b, "}");
+        }
+        strbuf_add(b, "]");
+}
+
 static int write_bundle(ManifestOutput *o, const ManifestInfo *info,
                         const ManifestContent *object) {
         StrBuf *b = &o->piece;
@@ -116,6 +128,7 @@ static int write_bundle(ManifestOutput *o, const ManifestInfo *info,
         for (size_t i = 0; info->reasons && info->reasons[i]; i++)
                 add_field(b, i > 0 ? ", " : "", info->reasons[i]);
         add_field(b, "], \"supplement_of\": ", info->supplement_of);
+        add_related(b, info);
         strbuf_add(b, "},\n");
         return out_flush_if_full(o);
 }

@@ -40,6 +40,8 @@ typedef struct ManifestJob { /* borrowed */
 
 typedef struct ManifestInfo {                    /* borrowed */
         const char *id, *object, *supplement_of; /* supplement_of NULL = null */
+        const char (*related)[BUNDLE_ID_SIZE];   /* ids of bundles that it is about */
+        size_t n_related;
         SourceKind kind;
         uint64_t bytes; /* of the object */
         bool complete;

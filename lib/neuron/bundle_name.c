@@ -64,11 +64,11 @@ static bool is_supplement_suffix(const char *s) {
         return n <= 9 && s[2 + n] == '\0';
 }
 
-bool bundle_id_is_valid(const char *s) {
+const char *bundle_id_kind_name(const char *s) {
         static const char digits[] = "0123456789";
 
         if (strlen(s) >= BUNDLE_ID_SIZE)
-                return false;
+                return NULL;
         for (SourceKind k = 0; k < N_SOURCE_KINDS; k++) {
                 size_t n = strlen(source_kind_name(k));
                 const char *p = strncmp(s, source_kind_name(k), n) == 0 ? s + n : NULL;
@@ -77,9 +77,13 @@ bool bundle_id_is_valid(const char *s) {
                 p = skip_exactly(skip_char(p, 'T'), digits, 6);
                 p = skip_exactly(skip_char(p, '-'), "0123456789abcdef", 12);
                 if (p && (*p == '\0' || is_supplement_suffix(p)))
-                        return true;
+                        return source_kind_name(k);
         }
-        return false;
+        return NULL;
+}
+
+bool bundle_id_is_valid(const char *s) {
+        return bundle_id_kind_name(s) != NULL;
 }
 
 void bundle_id_from_unit(const BundleOrigin *o, const ScanUnit *u, const char *path,

@@ -31,6 +31,9 @@ void bundle_id_build(const BundleIdInput *in, char ret[BUNDLE_ID_SIZE]);
 /** @return whether s has the form of a bundle id. Checks ids that arrive over the API. */
 bool bundle_id_is_valid(const char *s);
 
+/** @return the name of the kind that a valid id begins with, static; NULL: it is not valid */
+const char *bundle_id_kind_name(const char *id);
+
 typedef struct BundleOrigin { /* borrowed */
         SourceKind kind;
         const char *source; /* its name */

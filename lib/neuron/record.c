@@ -123,6 +123,7 @@ void bundle_record_done(BundleRecord *b) {
         free(b->incomplete);
         free(b->s3_prefix);
         free(b->failure);
+        free(b->about);
         *b = (BundleRecord){ 0 };
 }
 
@@ -151,8 +152,8 @@ static bool copy_delivery(DeliveryRecord *to, const DeliveryRecord *from) {
 
 int bundle_record_copy(BundleRecord *to, const BundleRecord *from) {
         BundleRecord copy = *from;
-        char **const strings[] = { &copy.source,     &copy.path,    &copy.reason,
-                                   &copy.incomplete, &copy.failure, &copy.s3_prefix };
+        char **const strings[] = { &copy.source,  &copy.path,      &copy.reason, &copy.incomplete,
+                                   &copy.failure, &copy.s3_prefix, &copy.about };
 
         copy.n_deliveries = 0;
         copy.deliveries = calloc(MAX(from->n_deliveries, (size_t)1), sizeof *copy.deliveries);

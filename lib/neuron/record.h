@@ -126,6 +126,10 @@ typedef struct BundleRecord {
         bool pinned;       /* by the operator */
         bool links_held;   /* hard links of ours hold the sources */
         char *failure;     /* JSON object: what hooks reported, see delivery_notes.h; NULL */
+        /* Of what the agent itself has made: its document (agent/evidence/about.h), and the bundle
+         * whose name, place and destinations it has; NULL, "" = none. */
+        char *about;
+        char subject[BUNDLE_ID_SIZE];
         FailureName name;
         char *s3_prefix;            /* a note's, in place of the s3 destinations'; NULL = theirs */
         DeliveryRecord *deliveries; /* one a destination */

@@ -86,6 +86,8 @@ static inline void random_fields(uint64_t *seed, BundleRecord *b) {
         b->s3_prefix = random_bytes(seed, true);
         b->origin = (Origin)(next_random(seed) % N_ORIGINS);
         b->failure = random_bytes(seed, true);
+        b->about = random_bytes(seed, true);
+        (void)snprintf(b->subject, sizeof b->subject, "%016" PRIx64, next_random(seed));
         random_name(seed, &b->name);
         b->n_deliveries = next_random(seed) % 4;
         b->deliveries = b->n_deliveries > 0 ? calloc(b->n_deliveries, sizeof *b->deliveries) : NULL;
@@ -154,6 +156,8 @@ static inline void assert_same_record(const BundleRecord *a, const BundleRecord 
         assert_same_text(a->s3_prefix, b->s3_prefix);
         assert_int_equal(a->origin, b->origin);
         assert_same_text(a->failure, b->failure);
+        assert_same_text(a->about, b->about);
+        assert_string_equal(a->subject, b->subject);
         assert_string_equal(a->name.agreed, b->name.agreed);
         assert_string_equal(a->name.cluster_id, b->name.cluster_id);
         assert_string_equal(a->name.date_time, b->name.date_time);

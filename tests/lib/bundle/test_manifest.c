@@ -349,6 +349,31 @@ static void every_member_lies_where_the_manifest_states(void **state) {
         json_decref(manifest);
 }
 
+static void related_bundles_are_named_with_their_kinds(void **state) {
+        static const char related[][BUNDLE_ID_SIZE] = {
+                "neuron-core-dump-20260527T051233-0123456789ab",
+                "crash-report-20260527T051233-0123456789ac"
+        };
+        Fixture *f = *state;
+        ManifestInfo info = info_make();
+        info.related = related;
+        info.n_related = ELEMENTSOF(related);
+        assert_int_equal(plan_freeze(f->plan), 0);
+        _cleanup_free_ char *text = write_manifest(f->plan, &info), *fault = NULL;
+        json_t *manifest = NULL;
+        if (manifest_read(text, strlen(text), &manifest, &fault) < 0)
+                fail_msg("%s", fault);
+        const json_t *list = json_object_get(json_object_get(manifest, "bundle"), "related");
+        assert_int_equal(json_array_size(list), 2);
+        assert_string_equal(json_string_value(json_object_get(json_array_get(list, 0), "kind")),
+                            "neuron-core-dump");
+        assert_string_equal(json_string_value(json_object_get(json_array_get(list, 1), "kind")),
+                            "crash-report");
+        assert_string_equal(json_string_value(json_object_get(json_array_get(list, 1), "id")),
+                            related[1]);
+        json_decref(manifest);
+}
+
 static void what_is_not_known_is_null(void **state) {
         Fixture *f = *state;
         ManifestInfo info = info_make();
@@ -657,6 +682,8 @@ int main(void) {
                                                 teardown),
                 cmocka_unit_test_setup_teardown(what_is_written_can_be_read, setup, teardown),
                 cmocka_unit_test_setup_teardown(every_member_lies_where_the_manifest_states, setup,
+                                                teardown),
+                cmocka_unit_test_setup_teardown(related_bundles_are_named_with_their_kinds, setup,
                                                 teardown),
                 cmocka_unit_test_setup_teardown(what_is_not_known_is_null, setup, teardown),
                 cmocka_unit_test_setup_teardown(many_members_come_in_small_pieces, setup, teardown),
