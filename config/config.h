@@ -189,7 +189,8 @@ void config_compare(const Config *running, const Config *loaded,
  *   include */
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
 
-#define INCIDENTS_SOURCE "incidents" /* the agent's own source, of the snapshots that it takes */
+#define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
+#define AGENT_SOURCE "agent"         /* what the agent itself has made */
 
 /** @return the least memory with which a bundle is written at this compression level, rounded up */
 uint64_t config_writer_bytes(uint64_t level);

@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 #include "lib/base/cleanup.h"
-#include "lib/neuron/owners.h"
+#include "lib/base/owner.h"
 #include "lib/neuron/record.h"
 
 #define ABOUT_RELATED_MAX 64
