@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include "agent/delivery/scheduler.h"
+#include "agent/evidence/evidence.h"
 #include "agent/intake/intake.h"
 #include "agent/store/store.h"
 #include "lib/base/array.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 
 /* ---- counts of what was discarded ---- */
@@ -80,6 +82,14 @@ int agent_create_bundle_table(Agent *a) {
 
 /* ---- deliveries ---- */
 
+/* Nodes do not agree: what the agent itself has made has the place of its subject all the same. */
+static void copy_place(const Agent *a, Bundle *b) {
+        _cleanup_(bundle_record_done) BundleRecord stored = { 0 };
+        const Bundle *open = bundle_table_find(a->bundles, b->rec.subject);
+        if (!bundle_has_begun(b) && (open || store_get(a->store, b->rec.subject, &stored) == 0))
+                (void)evidence_copy_place(&b->rec, open ? &open->rec : &stored); /* else its own */
+}
+
 static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
         const Agent *a = userdata;
         if (a->notes &&
@@ -87,7 +97,11 @@ static bool is_named(Bundle *b, uint64_t *ret_wait_usec, void *userdata) {
                 *ret_wait_usec = 100 * USEC_PER_MSEC; /* a note may name its job, or its failure */
                 return false;
         }
-        return !a->failures || failures_name_bundle(a->failures, b, ret_wait_usec);
+        if (a->failures)
+                return failures_name_bundle(a->failures, b, ret_wait_usec);
+        if (b->rec.subject[0])
+                copy_place(a, b);
+        return true;
 }
 
 static void on_delivered(const Bundle *b, void *userdata) {

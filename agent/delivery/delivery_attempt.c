@@ -391,7 +391,7 @@ static ManifestInfo manifest_info(const DeliveryAttempt *a, const char **reasons
                                   char derived[static CLOCK_ISO_SIZE]) {
         const Delivery *d = a->delivery;
         clock_format_compact(derived, d->rec.oldest_mtime_usec, '-');
-        bool incident = source_kind_has_incident(d->rec.kind);
+        bool incident = bundle_record_has_failure(&d->rec);
         const char *cluster_id = bundle_record_cluster_id(&d->rec);
         const char *date_time = bundle_record_date_time(&d->rec);
         return (ManifestInfo){

@@ -6,6 +6,7 @@
  *                |---> the agreement is pending: it waits, `settle` and 15 s at most (2 s in a
  * drain), |     longer only for an arbiter that nobody can replace
  *                `---> neither: its own name, alone
+ *     the agent's own -> the name and place of its subject, else that of its processes' failure
  *
  * What is older than the state database may have been delivered before; then it gets the name that
  * its pointer has (failure_pointers.c). A name is frozen in the bundle's record. */
@@ -13,6 +14,7 @@
 
 #include <string.h>
 
+#include "agent/evidence/evidence.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
@@ -60,6 +62,100 @@ static bool name_supplement(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
                 (void)strcpy(rec->name.agreed, agreed_name(AGREED_ALONE));
         return true;
 }
+
+/* ---- what the agent itself has made ---- */
+
+/* @return whether a bundle of the agent's own still waits for its name, which it would get later */
+static bool may_wait(const Failures *f, const BundleRecord *rec) {
+        const Clock *clock = f->context.clock;
+        uint64_t now = clock->realtime_usec(f->context.clock), since = rec->changed_usec;
+        int64_t most = f->hurry ? NAME_WAIT_HURRY_USEC
+                                : (int64_t)f->config->agreement.settle_usec + NAME_WAIT_USEC;
+        return now >= since && now - since < (uint64_t)most;
+}
+
+/* @return whether the subject has no name yet, and may get one soon */
+static bool awaits_subject(Failures *f, const Bundle *b, Bundle *subject, uint64_t *ret_wait_usec) {
+        if (!source_kind_has_incident(subject->rec.kind) || subject->rec.name.agreed[0] ||
+            !may_wait(f, &b->rec))
+                return false;
+        *ret_wait_usec = USEC_PER_SEC;
+        return subject->rec.state == BUNDLE_SETTLING ||
+               (subject->rec.state == BUNDLE_READY &&
+                !failures_name_bundle(f, subject, ret_wait_usec));
+}
+
+/* @return the decision about a dump that has no name yet; NULL */
+static const Decision *decision_of_dump(Failures *f, Bundle *dump) {
+        const FailureUnit *u =
+                dump && source_kind_has_incident(dump->rec.kind) ? failures_unit_of(f, dump) : NULL;
+        const FailureProcess *p = u ? u->first : NULL;
+        return p ? agreement_find(f->agreement, p->key->key, &p->claim) : NULL;
+}
+
+/* @return the decision about one of the processes that a bundle is about; NULL
+ * @param ret_is_pending  there may be one soon */
+static const Decision *decision_of_processes(const Failures *f, const BundleRecord *rec,
+                                             bool *ret_is_pending) {
+        _cleanup_(about_done) About about = { 0 };
+        const Decision *found = NULL;
+        *ret_is_pending = false;
+        if (!rec->about || about_parse(rec->about, strlen(rec->about), &about) < 0)
+                return NULL;
+        for (size_t i = 0; !found && i < about.n_processes; i++) {
+                Claim c;
+                failures_init_claim(f, &c);
+                c.pid = (uint32_t)about.processes[i].pid;
+                c.start_ticks = about.processes[i].start_ticks;
+                const FailureProcess *p = failure_table_find_process(&f->table, &c);
+                if (!p)
+                        continue;
+                found = agreement_find(f->agreement, p->key->key, &p->claim);
+                *ret_is_pending = *ret_is_pending ||
+                                  agreement_is_pending(f->agreement, p->key->key, &p->claim);
+        }
+        return found;
+}
+
+/* Gives a bundle of the agent's own the name and the place of its subject, or the name of a failure
+ * of the processes that it is about. Nothing waits for it, so it waits for them.
+ * @return false: it waits */
+static bool name_own(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
+        BundleRecord *rec = &b->rec;
+        _cleanup_(bundle_record_done) BundleRecord stored = { 0 };
+        const Decision *d = NULL;
+        bool is_pending = false;
+        Bundle *open = rec->subject[0] ? bundle_table_find(f->context.bundles, rec->subject) : NULL;
+        const BundleRecord *subject = open ? &open->rec : &stored;
+        if (bundle_has_begun(b)) {
+                (void)strcpy(rec->name.agreed, agreed_name(AGREED_ALONE));
+                return true;
+        }
+        if (open && awaits_subject(f, b, open, ret_wait_usec))
+                return false;
+        if (!open && (!rec->subject[0] || store_get(f->context.store, rec->subject, &stored) != 0))
+                subject = NULL;
+        if (subject && evidence_copy_place(rec, subject) < 0) {
+                *ret_wait_usec = USEC_PER_SEC;
+                return false;
+        }
+        if (subject && subject->name.agreed[0]) {
+                rec->name = subject->name;
+                return true;
+        }
+        d = subject ? decision_of_dump(f, open) : decision_of_processes(f, rec, &is_pending);
+        if (!d && is_pending && may_wait(f, rec)) {
+                *ret_wait_usec = USEC_PER_SEC;
+                return false;
+        }
+        if (d)
+                set_name(f, rec, d);
+        else
+                (void)strcpy(rec->name.agreed, agreed_name(AGREED_ALONE));
+        return true;
+}
+
+/* ---- dumps ---- */
 
 /* @return whether all destinations of a bundle are its arbiter, and the arbiter is unreachable or
  * is being asked just now. Not if the arbiter would take the bundle and only does not answer this.
@@ -126,7 +222,11 @@ static bool may_be_elsewhere(Failures *f, FailureUnit *u, const BundleRecord *re
 
 bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         BundleRecord *rec = &b->rec;
-        if (!source_kind_has_incident(rec->kind) || rec->name.agreed[0])
+        if (rec->name.agreed[0])
+                return true;
+        if (source_kind_is_own(rec->kind))
+                return name_own(f, b, ret_wait_usec);
+        if (!source_kind_has_incident(rec->kind))
                 return true;
         if (rec->supplement_of[0])
                 return name_supplement(f, b, ret_wait_usec);

@@ -127,6 +127,12 @@ void bundle_record_done(BundleRecord *b) {
         *b = (BundleRecord){ 0 };
 }
 
+bool bundle_record_has_failure(const BundleRecord *b) {
+        return source_kind_has_incident(b->kind) ||
+               (source_kind_is_own(b->kind) &&
+                (b->name.cluster_id[0] || b->cluster_id[0] || b->date_time[0]));
+}
+
 bool bundle_record_has_destination(const BundleRecord *b, const char *name) {
         for (size_t i = 0; i < b->n_deliveries; i++)
                 if (strcmp(b->deliveries[i].destination, name) == 0)

@@ -152,6 +152,9 @@ static inline Origin bundle_record_first_origin(const BundleRecord *b) {
         return b->supplement_of[0] ? ORIGIN_SUPPLEMENT : ORIGIN_FOUND;
 }
 
+/** @return whether it is delivered under the name of a failure: so is every core dump, and what the
+ * agent itself has made if a failure is known */
+bool bundle_record_has_failure(const BundleRecord *b);
 /** @return whether it has a delivery to this destination */
 bool bundle_record_has_destination(const BundleRecord *b, const char *name);
 /** Both free what the record owns, and zero it. */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <systemd/sd-id128.h>
 
+#include "agent/evidence/about.h"
 #include "agent/failures/failures_private.h" /* its timer goes off by hand */
 #include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
@@ -795,6 +796,78 @@ static void a_supplement_is_named_as_its_base(void **state) {
         (void)strcpy(orphan->rec.supplement_of, "neuron-core-dump-20200101T000000-000000000000");
         assert_true(is_named(f, orphan));
         assert_name(orphan, "alone", "", "", 0);
+}
+
+/* What the agent itself has made about a dump or about processes. */
+static Bundle *add_own(Fixture *f, unsigned n, const char *subject, uint32_t pid) {
+        _cleanup_(about_done) About about = { 0 };
+        BundleRecord rec = { .source = strdup("agent"),
+                             .kind = SOURCE_SNAPSHOT,
+                             .path = strbuf_format("/state/evidence/snapshot-%u", n),
+                             .state = BUNDLE_READY,
+                             .complete = true,
+                             .changed_usec = f->clock.now_realtime_usec,
+                             .oldest_mtime_usec = f->clock.now_realtime_usec };
+        Bundle *b = NULL;
+        (void)snprintf(rec.id, sizeof rec.id, "snapshot-20260527T051233-00000000000%u", n);
+        (void)snprintf(rec.subject, sizeof rec.subject, "%s", subject);
+        (void)about_add_related(&about, subject);
+        (void)about_add_process(&about, (pid_t)pid, 4711);
+        rec.about = about_format(&about);
+        add_delivery(&rec, "x");
+        assert_int_equal(bundle_table_add(f->table, &rec, NULL, &b), 0);
+        return b;
+}
+
+static void what_the_agent_makes_about_a_dump_has_its_name_and_place(void **state) {
+        Fixture *f = *state;
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID), *own = add_own(f, 1, dump->rec.id, 0);
+        failures_on_found(f->failures, own);
+        decide_elsewhere(f, RUNTIME_ID);
+        dump->rec.s3_prefix = strdup("s3://b/p");
+        pass(f, 8 * SEC);
+        assert_int_equal(n_items(&f->failures->table.processes), 1); /* it claims nothing */
+        assert_true(is_named(f, own));
+        assert_name(own, "store", OTHER_ID, OTHER_TIME, 1);
+        assert_memory_equal(&own->rec.name, &dump->rec.name, sizeof(FailureName));
+        assert_string_equal(own->rec.date_time, dump->rec.date_time);
+        assert_string_equal(own->rec.cluster_id, dump->rec.cluster_id);
+        assert_string_equal(own->rec.s3_prefix, "s3://b/p");
+        assert_true(own->rec.oldest_mtime_usec == dump->rec.oldest_mtime_usec);
+}
+
+static void without_a_dump_it_has_the_name_of_its_process_s_failure(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB, .rank = 1, .world_size = 64, .pid = 101 });
+        decide_elsewhere(f, JOB);
+        pass(f, 8 * SEC);
+        Bundle *own = add_own(f, 1, "", 101), *other = add_own(f, 2, "", 102);
+        assert_true(is_named(f, own));
+        assert_name(own, "store", OTHER_ID, OTHER_TIME, 1);
+        assert_true(bundle_record_has_failure(&own->rec));
+        assert_true(is_named(f, other));
+        assert_name(other, "alone", "", "", 0);
+        assert_false(bundle_record_has_failure(&other->rec));
+}
+
+static void it_waits_for_its_dump_but_not_for_ever(void **state) {
+        Fixture *f = *state;
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID), *own = add_own(f, 1, dump->rec.id, 0);
+        dump->rec.state = BUNDLE_SETTLING;
+        assert_false(is_named(f, own));
+        fake_clock_advance(&f->clock, f->config->agreement.settle_usec + 16 * SEC);
+        assert_true(is_named(f, own));
+        assert_name(own, "alone", "", "", 0);
+        assert_string_equal(own->rec.cluster_id, RUNTIME_ID);
+        assert_true(bundle_record_has_failure(&own->rec));
+}
+
+static void about_nothing_that_is_known_it_has_no_failure(void **state) {
+        Fixture *f = *state;
+        Bundle *own = add_own(f, 1, "neuron-core-dump-20200101T000000-000000000000", 0);
+        assert_true(is_named(f, own));
+        assert_name(own, "alone", "", "", 0);
+        assert_false(bundle_record_has_failure(&own->rec));
 }
 
 static void a_job_on_one_node_waits_for_nobody(void **state) {
@@ -1592,6 +1665,10 @@ int main(void) {
                 TEST(a_rank_s_bundle_is_the_one_that_has_its_files),
                 TEST(what_was_delivered_before_a_kill_is_so_after_the_restart),
                 TEST(a_supplement_is_named_as_its_base),
+                TEST(what_the_agent_makes_about_a_dump_has_its_name_and_place),
+                TEST(without_a_dump_it_has_the_name_of_its_process_s_failure),
+                TEST(it_waits_for_its_dump_but_not_for_ever),
+                TEST(about_nothing_that_is_known_it_has_no_failure),
                 TEST(a_job_on_one_node_waits_for_nobody),
                 TEST(without_an_arbiter_it_is_named_alone_at_once),
                 TEST(an_arbiter_that_is_unable_is_none),
