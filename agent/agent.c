@@ -100,9 +100,11 @@ static int agent_start(Agent *a) {
         r = agent_state_open(a);
         if (r != 0)
                 return r;
-        r = attachments_new(&a->attachments, a->event, a->config->state_directory);
-        if (r < 0)
+        r = agent_create_evidence(a);
+        if (r < 0) {
+                log_error(r, "cannot read '%s/" EVIDENCE_DIRECTORY "'", a->config->state_directory);
                 return r;
+        }
         r = agent_create_bundle_table(a);
         if (r < 0) {
                 log_error(r, "cannot read the state database");
@@ -217,7 +219,7 @@ Agent *agent_free(Agent *a) {
         sd_event_source_disable_unref(a->store_timer);
         sd_event_source_disable_unref(a->state_watch);
         bundle_table_free(a->bundles);
-        attachments_free(a->attachments);
+        evidence_free(a->evidence);
         store_close(a->store);
         for (size_t i = 0; i < a->n_discards; i++)
                 free((char *)a->discards[i].label);

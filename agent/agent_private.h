@@ -4,6 +4,7 @@
 #include "agent/agent.h"
 #include "agent/api/api.h"
 #include "agent/crashes/crash_reports.h"
+#include "agent/evidence/evidence.h"
 #include "agent/failures/failures.h"
 #include "agent/incidents/incidents.h"
 #include "agent/node_events/ec2_notices.h"
@@ -75,7 +76,7 @@ struct Agent {
         Clock *clock;
         Config *config;
         Store *store;
-        Attachments *attachments;
+        Evidence *evidence;
         BundleTable *bundles;
         Scheduler *scheduler;
         RetentionRunner *retention_runner;
@@ -89,9 +90,9 @@ struct Agent {
         Reload reload;
         IntakeContext intake_setup;   /* without what depends on the configuration */
         IntakeContext intake_context; /* of the sources that run */
-        IntakeSource **sources;       /* as in config->sources, then that of incidents */
+        IntakeSource **sources;       /* as in config->sources, then the agent's own */
         size_t n_sources;
-        ConfigSource *incidents_config; /* of that one; NULL: there is none */
+        ConfigSource *own_config; /* of that one; NULL: it could not be started */
         Api *api, *api_tcp;
         AgentBackend backend;
         char **environment; /* a copy in secret memory; the process's own has no secrets left */
@@ -133,6 +134,7 @@ void agent_state_on_error(void *userdata);
 /* ---- connections.c ---- */
 
 void agent_load_discards(Agent *a);
+int agent_create_evidence(Agent *a);
 int agent_create_bundle_table(Agent *a);
 int agent_create_scheduler(Agent *a);
 /** Sets what of a->intake_setup does not depend on the configuration. */
@@ -149,8 +151,10 @@ void agent_start_hook(Agent *a, int fd);
 int agent_reports_start(Agent *a);
 /** Requests the reports that were still to be made when the agent stopped. */
 int agent_reports_resume(Agent *a);
-/** Of IntakeContext. */
-bool agent_reports_on_whole(Bundle *b, void *userdata);
+/** A bundle is complete. */
+void agent_reports_on_ready(Agent *a, const Bundle *b);
+/** Of RetentionRunnerContext. */
+bool agent_reports_are_reading(const char *bundle_id, void *userdata);
 /** Of NodeWatchContext. */
 void agent_reports_on_line(const KernelLine *line, bool is_past, void *userdata);
 
@@ -166,8 +170,8 @@ void agent_sources_rebind(Agent *a, const Config *loaded);
 void agent_sources_free(Agent *a);
 /** Tells retention which sources run. */
 void agent_sources_set_retention(Agent *a);
-/** Something was attached to a unit. */
-void agent_sources_on_attached(const char *source, const char *unit_path, void *userdata);
+/** Of IntakeContext. */
+void agent_describe(const IntakeSource *s, BundleRecord *rec, void *userdata);
 
 /* ---- termination.c ---- */
 

@@ -61,9 +61,8 @@ static void on_final(Bundle *b, void *userdata) {
                 intake_source_on_final(b->source, b);
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
-        if (a->incidents && bundle_state_is_terminal(b->rec.state) &&
-            strcmp(b->rec.source, INCIDENTS_SOURCE) == 0)
-                incidents_on_delivered(a->incidents, b->rec.path);
+        if (bundle_state_is_terminal(b->rec.state) && strcmp(b->rec.source, AGENT_SOURCE) == 0)
+                evidence_on_final(a->evidence, b->rec.path);
         if (b->rec.kind == SOURCE_PROCESS_CORE && bundle_state_is_terminal(b->rec.state) &&
             b->rec.state != BUNDLE_DELIVERED && a->crash_reports)
                 crash_reports_cancel(a->crash_reports, b->rec.id);
@@ -78,6 +77,21 @@ static void on_final(Bundle *b, void *userdata) {
 int agent_create_bundle_table(Agent *a) {
         return bundle_table_new(&a->bundles, a->store, a->clock,
                                 &(BundleTableCallbacks){ on_final, agent_state_on_error, a });
+}
+
+/* ---- what the agent itself makes ---- */
+
+static void on_published(const char *path, void *userdata) {
+        IntakeSource *s = agent_source_by_name(userdata, AGENT_SOURCE);
+        if (s) /* else it is found when the source starts */
+                intake_source_probe_path(s, path);
+}
+
+int agent_create_evidence(Agent *a) {
+        const EvidenceContext context = {
+                .clock = a->clock, .store = a->store, .on_published = on_published, .userdata = a
+        };
+        return evidence_new(&a->evidence, &context, a->config->state_directory);
 }
 
 /* ---- deliveries ---- */
@@ -123,7 +137,6 @@ int agent_create_scheduler(Agent *a) {
                                      .clock = a->clock,
                                      .store = a->store,
                                      .bundles = a->bundles,
-                                     .attachments = a->attachments,
                                      .instance_id = a->instance_id,
                                      .hostname = a->hostname,
                                      .environment = a->environment,
@@ -141,6 +154,7 @@ int agent_create_scheduler(Agent *a) {
 static void on_ready(Bundle *b, void *userdata) {
         Agent *a = userdata;
         uint64_t wait;
+        agent_reports_on_ready(a, b);
         (void)is_named(b, &wait,
                        a); /* starts its wait for a name now, whatever its destinations do */
         scheduler_kick(a->scheduler);
@@ -152,6 +166,8 @@ static void on_ready(Bundle *b, void *userdata) {
 
 static void on_found(Bundle *b, void *userdata) {
         Agent *a = userdata;
+        if (a->incidents && !b->rec.supplement_of[0])
+                incidents_on_found(a->incidents, &b->rec);
         if (a->failures)
                 failures_on_found(a->failures, b);
         retention_runner_kick(a->retention_runner);
@@ -168,17 +184,6 @@ static void on_notes_refused(uint64_t n, void *userdata) {
                 hooknotes_count_refused(a->notes, n);
 }
 
-static void on_unit_renewed(const char *source, const char *unit_path, uint64_t before_usec,
-                            void *userdata) {
-        const Agent *a = userdata;
-        if (a->incidents)
-                incidents_unit_renewed(a->incidents, source, unit_path, before_usec);
-}
-
-static bool is_configured(const char *source, void *userdata) {
-        return agent_source_by_name(userdata, source) != NULL;
-}
-
 void agent_connect_intake(Agent *a) {
         a->intake_setup = (IntakeContext){ .event = a->event,
                                            .clock = a->clock,
@@ -186,15 +191,12 @@ void agent_connect_intake(Agent *a) {
                                            .bundles = a->bundles,
                                            .instance_id = a->instance_id,
                                            .link_list = a->link_list,
-                                           .attachments = a->attachments,
                                            .on_ready = on_ready,
-                                           .on_renewed = on_unit_renewed,
                                            .on_discard = on_discard,
                                            .on_unheard = on_notes_refused,
-                                           .is_configured = a->once ? NULL : is_configured,
+                                           .describe = agent_describe,
                                            .on_found = on_found,
                                            .on_links_rechecked = on_links_rechecked,
-                                           .on_whole = agent_reports_on_whole,
                                            .takes_all = a->once,
                                            .userdata = a };
 }
@@ -208,6 +210,7 @@ int agent_create_retention_runner(Agent *a) {
                                            .submit = intake_source_submit,
                                            .recheck_links = intake_recheck_links,
                                            .is_rechecking_links = intake_is_rechecking_links,
+                                           .is_read = agent_reports_are_reading,
                                            .userdata = a };
         int r = retention_runner_new(&a->retention_runner, &context, a->config);
         if (r >= 0)
@@ -258,12 +261,6 @@ static void on_public(const char *note_id, int fd, const char *reason, void *use
                 hooknotes_report_snapshot(a->notes, note_id, fd, reason);
 }
 
-static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
-        IntakeSource *s = agent_source_by_name(userdata, source);
-        if (s)
-                intake_source_set_pending(s, unit_path, pending);
-}
-
 static void on_job(const char *record, void *userdata) {
         const Agent *a = userdata;
         if (a->failures)
@@ -281,9 +278,8 @@ static void start_incidents(Agent *a) {
                                            .store = a->store,
                                            .instance_id = a->instance_id,
                                            .on_public = on_public,
-                                           .attachments = a->attachments,
-                                           .on_attached = agent_sources_on_attached,
-                                           .on_pending = on_pending,
+                                           .bundles = a->bundles,
+                                           .evidence = a->evidence,
                                            .userdata = a };
         const NodeWatchContext watch_context = { .event = a->event,
                                                  .clock = a->clock,

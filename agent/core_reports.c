@@ -1,11 +1,10 @@
-/* Crash reports: decides for which bundles one is requested, and tells intake when it has ended. It
- * requests the report of a core when the core is complete, and at a start again those that an
- * earlier run of the agent has not made. A process that the OOM killer has killed leaves no core:
- * its report is an incident's. Making a report is agent/crashes'. */
+/* Crash reports: decides for which bundles one is requested. It requests the report of a core when
+ * the core's bundle is READY, and at a start again those that an earlier run of the agent has not
+ * made. A process that the OOM killer has killed leaves no core: its record is made of the kernel's
+ * log. Making a report is agent/crashes'. */
 #include "agent/agent_private.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 #include "agent/incidents/incidents.h"
 #include "agent/intake/intake.h"
@@ -13,12 +12,11 @@
 #include "collectors/supervisor_client.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
-#include "lib/base/strbuf.h"
 
 /* @param held  NULL: it is pending in the store */
-static bool request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
+static void request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
                            const HeldFiles *held) {
-        return crash_reports_request(
+        crash_reports_request(
                 a->crash_reports,
                 &(CrashReportsCore){ .bundle = rec,
                                      .spec = intake_source_spec(s),
@@ -27,22 +25,21 @@ static bool request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
                                      .is_pending = !held });
 }
 
-bool agent_reports_on_whole(Bundle *b, void *userdata) {
-        Agent *a = userdata;
-        if (b->rec.kind != SOURCE_PROCESS_CORE || b->rec.supplement_of[0] || b->is_reported ||
-            !intake_source_config(b->source)->crash_reports)
-                return false;
-        b->is_reported = !request_report(a, &b->rec, b->source, &b->held);
-        return !b->is_reported;
+void agent_reports_on_ready(Agent *a, const Bundle *b) {
+        if (b->rec.kind == SOURCE_PROCESS_CORE && !b->rec.supplement_of[0] &&
+            intake_source_config(b->source)->crash_reports)
+                request_report(a, &b->rec, b->source, &b->held);
 }
 
-static void on_report_end(const char *bundle_id, void *userdata) {
+bool agent_reports_are_reading(const char *bundle_id, void *userdata) {
         const Agent *a = userdata;
-        Bundle *b = bundle_table_find(a->bundles, bundle_id);
-        if (!b)
-                return;
-        b->is_reported = true;
-        intake_on_report_end(b);
+        return a->crash_reports && crash_reports_has(a->crash_reports, bundle_id);
+}
+
+static void on_report_end(void *userdata) {
+        const Agent *a = userdata;
+        if (a->retention_runner)
+                retention_runner_kick(a->retention_runner);
 }
 
 /* A bundle that still settles requests its report when it is complete. */
@@ -56,7 +53,7 @@ static int on_report_pending(const char *bundle_id, void *userdata) {
             !intake_source_config(s)->crash_reports)
                 (void)store_report_end(a->store, bundle_id, NULL, 0); /* at the next start */
         else
-                (void)request_report(a, &rec, s, NULL); /* it is made, or was */
+                request_report(a, &rec, s, NULL);
         return 0;
 }
 
@@ -67,9 +64,8 @@ int agent_reports_start(Agent *a) {
         const CrashReportsContext context = { .event = a->event,
                                               .clock = a->clock,
                                               .store = a->store,
-                                              .attachments = a->attachments,
+                                              .evidence = a->evidence,
                                               .probe_socket = a->probe_socket,
-                                              .on_attached = agent_sources_on_attached,
                                               .on_end = on_report_end,
                                               .userdata = a };
         return crash_reports_new(&a->crash_reports, &context);
@@ -81,22 +77,10 @@ int agent_reports_resume(Agent *a) {
 
 void agent_reports_on_line(const KernelLine *line, bool is_past, void *userdata) {
         const Agent *a = userdata;
-        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
-        char name[32];
         OomKill kill;
         crash_reports_on_kernel_line(a->crash_reports, line);
         if (is_past || !oom_kill_parse(line->text, &kill))
                 return;
-        crash_reports_make_of_oom_kill(a->crash_reports, line, &kill, &json, &text);
-        if (strbuf_error(&json) < 0 || strbuf_error(&text) < 0) {
-                log_warning(-ENOMEM, "no crash report of pid %d", (int)kill.pid);
-                return;
-        }
-        (void)snprintf(name, sizeof name, "crash-pid-%d", (int)kill.pid);
-        (void)incidents_add_report(a->incidents,
-                                   &(IncidentReport){ .owner = { .uid = kill.uid },
-                                                      .what = line->text,
-                                                      .name = name,
-                                                      .json = &json,
-                                                      .text = &text }); /* it logs why not */
+        crash_reports_on_oom_kill(a->crash_reports, line, &kill);
+        incidents_on_oom_kill(a->incidents, kill.uid, line->text);
 }

@@ -52,10 +52,10 @@ void agent_drain_set_state(Drain *d, AgentState state) {
 
 /* ---- draining ---- */
 
-/* A snapshot that is underway still becomes a unit. */
+/* A snapshot or a report that is being made still becomes a unit. */
 static void hold_sources(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
-                if (strcmp(intake_source_config(a->sources[i])->name, INCIDENTS_SOURCE) != 0)
+                if (strcmp(intake_source_config(a->sources[i])->name, AGENT_SOURCE) != 0)
                         intake_source_hold(a->sources[i], true);
 }
 

@@ -50,7 +50,7 @@ static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *t
 static const char *final_sentence(const BundleRecord *rec) {
         switch (rec->state) {
         case BUNDLE_QUARANTINED:
-                if (bundle_is_of_attachments(rec))
+                if (source_kind_is_own(rec->kind))
                         return "It failed too often; its files are kept in the state directory. "
                                "Fix the cause, then retry it.";
                 return rec->links_held ? "It failed too often and its source files are still held. "

@@ -1,7 +1,7 @@
-/* The sources: those that are configured, and the one that nobody configures, of incidents that
- * belong to no dump, whose directory is below the state directory. They are started, stopped and
- * given another configuration together. What a source does is agent/intake's, and what its
- * callbacks do is in connections.c. */
+/* The sources: those that are configured, and the one that nobody configures, of what the agent
+ * itself makes (agent/evidence), whose directory is below the state directory. They are started,
+ * stopped and given another configuration together. What a source does is agent/intake's, and what
+ * its callbacks do is in connections.c. */
 #include "agent/agent_private.h"
 
 #include <errno.h>
@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "agent/delivery/scheduler.h"
+#include "agent/evidence/evidence.h"
 #include "agent/intake/intake.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
-#include "lib/base/fs.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
@@ -38,17 +38,16 @@ static void add_state_directory(StrBuf *b, const Agent *a) {
                 strbuf_add_n(b, *s == '%' ? "%%" : s, *s == '%' ? 2 : 1);
 }
 
-static ConfigSource *incidents_config(const Agent *a) {
+/* It goes to all destinations, or to those of its subject's source: agent_describe(). */
+static ConfigSource *create_own_config(const Agent *a) {
         const Config *c = a->config;
-        if (!c->snapshot.enabled)
-                return NULL;
         _cleanup_(free_config_sourcep) ConfigSource *s = calloc(1, sizeof *s);
         if (!s)
                 return NULL;
         StrBuf path = STRBUF_INIT;
         add_state_directory(&path, a);
-        strbuf_add(&path, "/" INCIDENTS_SOURCE "/%l"); /* %l matches any name */
-        *s = (ConfigSource){ .name = strdup(INCIDENTS_SOURCE),
+        strbuf_add(&path, "/" EVIDENCE_DIRECTORY "/%l"); /* %l matches any name */
+        *s = (ConfigSource){ .name = strdup(AGENT_SOURCE),
                              .path = strbuf_detach(&path),
                              .kind = CONFIG_DIRECTORY,
                              .settle_usec = SETTLE_USEC,
@@ -56,12 +55,17 @@ static ConfigSource *incidents_config(const Agent *a) {
                              .scan_interval_usec = USEC_PER_MINUTE,
                              .watch = CONFIG_WATCH_AUTO,
                              .max_files = 100000 };
+        s->exclude.items = calloc(2, sizeof *s->exclude.items);
+        if (s->exclude.items && (s->exclude.items[0] = strdup(EVIDENCE_ABOUT_FILE)))
+                s->exclude.n = 1;
         char **names = s->destinations.items = calloc(c->n_destinations + 1, sizeof *names);
         for (size_t i = 0; names && i < c->n_destinations; i++)
                 if ((names[i] = strdup(c->destinations[i].name)))
                         s->destinations.n++;
-        return s->name && s->path && names && s->destinations.n == c->n_destinations ? TAKE_PTR(s)
-                                                                                     : NULL;
+        return s->name && s->path && names && s->destinations.n == c->n_destinations &&
+                               s->exclude.n == 1
+                       ? TAKE_PTR(s)
+                       : NULL;
 }
 
 IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
@@ -71,10 +75,31 @@ IntakeSource *agent_source_by_name(const Agent *a, const char *name) {
         return NULL;
 }
 
-void agent_sources_on_attached(const char *source, const char *unit_path, void *userdata) {
-        IntakeSource *s = agent_source_by_name(userdata, source);
-        if (s)
-                intake_source_on_attached(s, unit_path);
+/* Of the source of a dump, as long as it is configured. */
+static int copy_destinations(const Agent *a, const char *source, BundleRecord *rec) {
+        const ConfigSource *c = config_find_source(a->config, source);
+        if (!c)
+                return 0;
+        rec->deliveries = calloc(c->destinations.n, sizeof *rec->deliveries);
+        if (!rec->deliveries)
+                return -ENOMEM;
+        for (size_t i = 0; i < c->destinations.n; i++) {
+                char *name = strdup(c->destinations.items[i]);
+                if (!name)
+                        return -ENOMEM;
+                rec->deliveries[rec->n_deliveries++].destination = name;
+        }
+        return 0;
+}
+
+void agent_describe(const IntakeSource *s, BundleRecord *rec, void *userdata) {
+        const Agent *a = userdata;
+        _cleanup_(bundle_record_done) BundleRecord subject = { 0 };
+        if (strcmp(intake_source_config(s)->name, AGENT_SOURCE) != 0 || evidence_describe(rec) < 0)
+                return;
+        if (rec->subject[0] && store_get(a->store, rec->subject, &subject) == 0 &&
+            copy_destinations(a, subject.source, rec) < 0)
+                log_warning(-ENOMEM, "'%s' goes to some of its destinations only", rec->path);
 }
 
 /* A source of the same name whose path has changed does not find the bundle's files. */
@@ -85,32 +110,25 @@ static void adopt_bundles(Agent *a, IntakeSource *s) {
                         intake_source_resume_bundle(s, b);
 }
 
-static void start_incidents_source(Agent *a) {
-        const char *state = a->config->state_directory;
-        if (!a->config->snapshot.enabled)
-                return;
-        _cleanup_free_ char *directory = path_join(state, INCIDENTS_SOURCE);
-        int r = directory ? fs_mkdir_p(directory, 0700) : -ENOMEM;
-        if (r < 0)
-                log_warning(r, "cannot create '%s/" INCIDENTS_SOURCE "'", state);
-        ConfigSource *c = incidents_config(a);
-        r = c ? intake_source_new(&a->sources[a->n_sources], &a->intake_context, c) : -ENOMEM;
+static void start_own_source(Agent *a) {
+        ConfigSource *c = create_own_config(a);
+        int r = c ? intake_source_new(&a->sources[a->n_sources], &a->intake_context, c) : -ENOMEM;
         if (r < 0) {
-                log_error(r, "source " INCIDENTS_SOURCE ": cannot start it; a reload tries again");
+                log_error(r, "source " AGENT_SOURCE ": cannot start it; a reload tries again");
                 free_config_source(c);
                 return;
         }
-        a->incidents_config = c;
+        a->own_config = c;
         adopt_bundles(a, a->sources[a->n_sources++]);
 }
 
-static void rebind_incidents_source(Agent *a) {
-        ConfigSource *old = a->incidents_config;
-        ConfigSource *c = old ? incidents_config(a) : NULL;
+static void rebind_own_source(Agent *a) {
+        ConfigSource *old = a->own_config;
+        ConfigSource *c = old ? create_own_config(a) : NULL;
         if (!c)
                 return;
-        intake_source_rebind(agent_source_by_name(a, INCIDENTS_SOURCE), c);
-        a->incidents_config = c;
+        intake_source_rebind(agent_source_by_name(a, AGENT_SOURCE), c);
+        a->own_config = c;
         free_config_source(old);
 }
 
@@ -136,7 +154,7 @@ int agent_sources_start(Agent *a) {
                 }
                 adopt_bundles(a, a->sources[a->n_sources++]);
         }
-        start_incidents_source(a);
+        start_own_source(a);
         return failed;
 }
 
@@ -147,7 +165,7 @@ void agent_sources_rebind(Agent *a, const Config *loaded) {
                 if (is)
                         intake_source_rebind(a->sources[i], is);
         }
-        rebind_incidents_source(a);
+        rebind_own_source(a);
 }
 
 void agent_sources_free(Agent *a) {
@@ -163,7 +181,7 @@ void agent_sources_free(Agent *a) {
         free(a->sources);
         a->sources = NULL;
         a->n_sources = 0;
-        a->incidents_config = free_config_source(a->incidents_config);
+        a->own_config = free_config_source(a->own_config);
 }
 
 void agent_sources_set_retention(Agent *a) {

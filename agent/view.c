@@ -232,6 +232,7 @@ static void view_bounded_units(const Agent *a, AgentView *v) {
         agent_view_add_bound(v, &c->hints);
         agent_view_add_bound(v, &c->root_hints);
         agent_view_add_bound(v, crash_reports_bound(a->crash_reports));
+        agent_view_add_bound(v, evidence_bound(a->evidence));
 }
 
 static void view_retention(Agent *a, AgentView *v) {

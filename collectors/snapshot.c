@@ -91,7 +91,7 @@ static int make_raw_directory(const SnapshotRun *s, const Collector *c) {
 
 static bool is_reserved(const char *name) {
         return name[0] == '.' || strncmp(name, "snapshot", 8) == 0 ||
-               strcmp(name, SNAPSHOT_PUBLIC_FILE) == 0 || strcmp(name, SNAPSHOT_INCIDENT_FILE) == 0;
+               strcmp(name, SNAPSHOT_PUBLIC_FILE) == 0 || strcmp(name, SNAPSHOT_CONTEXT_FILE) == 0;
 }
 
 /* Moves a raw file into the snapshot's directory, unless its name is in use there or it is too

@@ -9,7 +9,7 @@
 #define SNAPSHOT_PUBLIC_FILE "public.json" /* the public sections, before the rest has ended */
 /* What a second snapshot is compared to. Where it is absent, there is nothing to compare. */
 #define SNAPSHOT_BEFORE_FILE ".before-neuron_sysfs"
-#define SNAPSHOT_INCIDENT_FILE "incident.json" /* the agent's, in the same directory */
+#define SNAPSHOT_CONTEXT_FILE "snapshot-context.json" /* the agent's, in the same directory */
 
 /** Runs the collectors of a request, or salvages what an earlier supervisor has left, and writes
  * the document. The caller has one thread.

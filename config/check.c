@@ -52,9 +52,10 @@ static void check_own_name(const Config *c, Faults *faults, size_t i) {
         const char *name = c->sources[i].name;
         Spot spot = spot_of(c, "sources[].name", i, FAULTS_NO_ITEM);
 
-        if (name && strcmp(name, INCIDENTS_SOURCE) == 0)
+        if (name && strcmp(name, AGENT_SOURCE) == 0)
                 faults_add(faults, &spot, "give it another name",
-                           "'%s' is reserved for the snapshots that the agent ships", name);
+                           "'%s' is reserved for what the agent itself makes, such as snapshots",
+                           name);
 }
 
 static void report_no_destination(const Config *c, Faults *faults, const Spot *spot,

@@ -189,8 +189,7 @@ void config_compare(const Config *running, const Config *loaded,
  *   include */
 uint64_t config_memory_needed(const ConfigDestination *d, uint64_t writer_min_bytes);
 
-#define INCIDENTS_SOURCE "incidents" /* snapshots that are about no dump */
-#define AGENT_SOURCE "agent"         /* what the agent itself has made */
+#define AGENT_SOURCE "agent" /* what the agent itself has made */
 
 /** @return the least memory with which a bundle is written at this compression level, rounded up */
 uint64_t config_writer_bytes(uint64_t level);

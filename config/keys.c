@@ -508,7 +508,7 @@ static const ConfigKey table[] = {
 { "sources[].exclude", KEY_STRINGS, AT(ConfigSource, exclude), .form = &form_pattern, .fallback = "", .example = "[\"*.tmp\"]",
   .help = "fnmatch(3) patterns on the member path; what matches is left out of the bundle." },
 { "sources[].crash_reports", KEY_BOOL, AT(ConfigSource, crash_reports), .fallback = "true",
-  .help = "Whether a crash report is made of each core and goes with it; for process-core alone." },
+  .help = "Whether a crash report is made of each core; for process-core alone." },
 { "sources[].destinations", KEY_STRINGS, AT(ConfigSource, destinations), .min = 1, .max = 32, .form = &form_name, .fallback = "",
   .help = "Names of destinations, all of them by default; the first one is the incident's arbiter." },
 

@@ -1,21 +1,23 @@
 /* Crash reports of the cores in bundles: which one is made next, and what becomes of it.
  *
- *   QUEUED ─► READING ─► MAKING ─► ATTACHING
+ *   QUEUED ─► READING ─► MAKING ─► WRITING
  *      ▲                    │
  *      └── its slice is over, and cores of other users wait
  *
  * One report is made at a time, by a worker that is idle for the kernel (report_job.c). The next
  * one is that of the user whose reports have taken the least time since the queue was empty. A
- * report is attached to the unit of its bundle: crash.json first, then crash.md, so that a unit
- * that has crash.md has all. A report that cannot be made is attached as well, with the reason. The
- * store knows which reports are pending, so that they are made after a restart. */
+ * report is published by agent/evidence, and so becomes a bundle of its own; so does the reason why
+ * one cannot be made. The core's bundle does not wait for it, but the core is kept on the disk
+ * until then. The store knows which reports are pending, so that they are made after a restart. */
 #include "agent/crashes/crash_reports.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/crashes/core_facts.h"
@@ -48,9 +50,9 @@
 
 typedef enum ReportState {
         REPORT_QUEUED,
-        REPORT_READING,   /* a worker opens the core and reads whose it is */
-        REPORT_MAKING,    /* a worker waits for the child */
-        REPORT_ATTACHING, /* crash.json, then crash.md */
+        REPORT_READING, /* a worker opens the core and reads whose it is */
+        REPORT_MAKING,  /* a worker waits for the child */
+        REPORT_WRITING, /* a worker writes the files of its bundle */
         N_REPORT_STATES
 } ReportState;
 
@@ -62,8 +64,11 @@ typedef struct PendingReport {
         Charge charge;
         ReportState state; /* set_state() */
         bool is_unwanted;
-        AttachmentJob *attaching;
-        int error; /* of attaching */
+        char name[EVIDENCE_NAME_MAX]; /* of its directory */
+        char *path;                   /* evidence_path(), for the worker */
+        About about;
+        bool is_reserved; /* in agent/evidence, which must hear how it ended */
+        int error;        /* of writing */
 } PendingReport;
 
 struct CrashReports {
@@ -82,11 +87,11 @@ struct CrashReports {
 
 static void set_state(PendingReport *x, ReportState to) {
         static const char *const names[N_REPORT_STATES] = { "queued", "reading", "making",
-                                                            "attaching" };
+                                                            "writing" };
         static const unsigned moves[N_REPORT_STATES] = {
                 [REPORT_QUEUED] = 1U << REPORT_READING,
-                [REPORT_READING] = 1U << REPORT_MAKING | 1U << REPORT_ATTACHING,
-                [REPORT_MAKING] = 1U << REPORT_ATTACHING | 1U << REPORT_QUEUED,
+                [REPORT_READING] = 1U << REPORT_MAKING | 1U << REPORT_WRITING,
+                [REPORT_MAKING] = 1U << REPORT_WRITING | 1U << REPORT_QUEUED,
         };
         static const StateTable table = { "crash report", names, moves, N_REPORT_STATES };
         if (transition_check(&table, x->state, to, x->job.bundle_id) == 0)
@@ -96,9 +101,10 @@ static void set_state(PendingReport *x, ReportState to) {
 static PendingReport *report_free(PendingReport *x) {
         if (!x)
                 return NULL;
-        attachment_job_forget(x->attaching);
         bound_release(&x->charge);
         report_job_done(&x->job);
+        about_done(&x->about);
+        free(x->path);
         free(x);
         return NULL;
 }
@@ -111,10 +117,14 @@ static void schedule(CrashReports *c);
 
 static void run(WorkJob *job) {
         PendingReport *x = CONTAINER_OF(job, PendingReport, work);
+        const EvidenceFile files[] = { { CRASH_FILE, x->job.json_fd },
+                                       { CRASH_TEXT_FILE, x->job.text_fd } };
         if (x->state == REPORT_READING)
                 report_job_read(&x->job);
-        else
+        else if (x->state == REPORT_MAKING)
                 report_job_make(&x->job);
+        else
+                x->error = evidence_write(x->path, x->name, &x->about, files, ELEMENTSOF(files));
 }
 
 /* ---- what is known beside the core ---- */
@@ -221,14 +231,16 @@ static void remove_report(PendingReport *x) {
                 bound_reset(&c->time);
 }
 
-/* Removes a report that has ended. In the store it is pending until it is attached durably. */
+/* Removes a report that has ended. In the store it is pending until it is published. */
 static void end(PendingReport *ended) {
         _cleanup_(report_freep) PendingReport *x = ended;
         CrashReports *c = x->owner;
         const CrashReportsContext *context = &c->context;
+        if (x->is_reserved)
+                evidence_end(context->evidence, x->name, x->error);
         remove_report(x);
         schedule(c);
-        if (x->is_unwanted)
+        if (x->is_unwanted && !x->is_reserved)
                 return;
         int r = x->error;
         if (r == 0)
@@ -237,72 +249,36 @@ static void end(PendingReport *ended) {
                                      context->clock->realtime_usec(context->clock));
         if (r < 0)
                 log_dump(x->job.bundle_id, LOG_WARNING, r,
-                         "its crash report cannot be attached; it is made again after the next "
+                         "its crash report cannot be written; it is made again after the next "
                          "start");
-        else {
-                log_dump(x->job.bundle_id, LOG_INFO, 0, "its crash report is attached%s%s",
+        else
+                log_dump(x->job.bundle_id, LOG_INFO, 0, "its crash report is made%s%s",
                          x->job.signature[0] ? ", signature " : "", x->job.signature);
-                context->on_attached(x->job.source, x->job.unit_path, context->userdata);
-        }
-        context->on_end(x->job.bundle_id, context->userdata);
+        context->on_end(context->userdata);
 }
 
-static void attach(PendingReport *x);
-
-static void on_attached(const int *results, void *userdata) {
-        PendingReport *x = userdata;
-        x->attaching = NULL;
-        x->error = MIN(results[0], 0);
-        if (x->error == 0 && x->job.json_fd >= 0) {
-                cleanup_closep(&x->job.json_fd);
-                x->job.json_fd = -1;
-                attach(x);
-        } else
-                end(x);
+static uint64_t size_of(int fd) {
+        struct stat st;
+        return fd >= 0 && fstat(fd, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
-/* @return whether another core has the name now, which must not get this report */
-static bool is_replaced(const PendingReport *x) {
-        _cleanup_(bundle_record_done) BundleRecord newest = { 0 };
-        int r = store_find_unit(x->owner->context.store, x->job.source, x->job.unit_path, &newest);
-        return r == STORE_E_NOT_FOUND || (r == 0 && strcmp(newest.id, x->job.bundle_id) != 0);
-}
-
-/* Attaches the next file: crash.json, then crash.md. */
-static void attach(PendingReport *x) {
-        const bool is_json = x->job.json_fd >= 0;
-        const AttachmentPlace place = { x->job.source, x->job.unit_path,
-                                        is_json ? CRASH_FILE : CRASH_TEXT_FILE };
-        if (!x->is_unwanted && is_replaced(x)) {
-                log_dump(x->job.bundle_id, LOG_WARNING, 0,
-                         "its crash report is dropped: another core has its name now");
-                (void)store_report_end(x->owner->context.store, x->job.bundle_id, NULL, 0);
-                x->is_unwanted = true;
-        }
-        if (x->is_unwanted && !is_json) /* else the next bundle of the unit gets it */
-                (void)attachments_remove(x->owner->context.attachments, x->job.source,
-                                         x->job.unit_path, CRASH_FILE);
-        int r = x->error < 0 || x->is_unwanted
-                        ? x->error
-                        : attachments_submit(x->owner->context.attachments,
-                                             &(AttachmentRequest){ .fd = is_json ? x->job.json_fd
-                                                                                 : x->job.text_fd,
-                                                                   .places = &place,
-                                                                   .n_places = 1,
-                                                                   .on_done = on_attached,
-                                                                   .userdata = x },
-                                             &x->attaching);
-        if (r == 0 && x->attaching)
-                return;
-        x->error = r;
-        end(x);
-}
-
-static void start_attaching(PendingReport *x) {
-        set_state(x, REPORT_ATTACHING);
+static void start_writing(PendingReport *x) {
+        CrashReports *c = x->owner;
+        set_state(x, REPORT_WRITING);
         if (x->job.fault)
                 x->error = write_fault(x);
-        attach(x);
+        if (x->error == 0 && !x->is_unwanted) {
+                x->error = evidence_reserve(c->context.evidence, x->name, &x->about.owner,
+                                            size_of(x->job.json_fd) + size_of(x->job.text_fd));
+                x->is_reserved = x->error == 0;
+        }
+        if (x->is_reserved) {
+                x->error = worker_pool_submit(c->pool, &x->work);
+                if (x->error == 0)
+                        return;
+        }
+        x->error = x->error == -EEXIST ? 0 : x->error; /* an earlier agent has published it */
+        end(x);
 }
 
 /* ---- the next user ---- */
@@ -319,7 +295,7 @@ static void start_work(PendingReport *x) {
         if (r == 0)
                 return;
         report_job_set_fault(&x->job, strbuf_format("no thread can be started: %s", strerror(-r)));
-        start_attaching(x);
+        start_writing(x);
 }
 
 static void requeue(PendingReport *x) {
@@ -334,7 +310,9 @@ static void requeue(PendingReport *x) {
 static void done(WorkJob *job) {
         PendingReport *x = CONTAINER_OF(job, PendingReport, work);
         charge_time(x->owner, x->job.uid);
-        if (x->job.slice_is_over && !x->is_unwanted && x->job.slice_usec < SLICE_MAX_USEC)
+        if (x->state == REPORT_WRITING)
+                end(x);
+        else if (x->job.slice_is_over && !x->is_unwanted && x->job.slice_usec < SLICE_MAX_USEC)
                 requeue(x);
         else if (x->state == REPORT_READING && !x->job.fault && !x->is_unwanted) {
                 if (!x->job.facts.job)
@@ -344,7 +322,7 @@ static void done(WorkJob *job) {
                 set_state(x, REPORT_MAKING);
                 start_work(x);
         } else
-                start_attaching(x);
+                start_writing(x);
 }
 
 /* @return the first report of the user whose reports have taken the least time; among equals, of
@@ -401,6 +379,11 @@ static PendingReport *find_report(const CrashReports *c, const char *bundle_id) 
         return NULL;
 }
 
+static void name_of(const char *bundle_id, char ret[static EVIDENCE_NAME_MAX]) {
+        (void)snprintf(ret, EVIDENCE_NAME_MAX, "%s-%s", source_kind_name(SOURCE_CRASH_REPORT),
+                       bundle_id);
+}
+
 static PendingReport *report_new(CrashReports *c, const CrashReportsCore *core) {
         const BundleRecord *b = core->bundle;
         const bool is_held = core->held_fd >= 0 && c->n < REPORTS_HELD_MAX;
@@ -425,7 +408,11 @@ static PendingReport *report_new(CrashReports *c, const CrashReportsCore *core) 
                          .text_fd = -1 },
         };
         strcpy(x->job.bundle_id, b->id);
-        return x->job.source && x->job.unit_path && x->job.probe_socket && x->job.patterns
+        name_of(b->id, x->name);
+        x->path = strdup(evidence_path(c->context.evidence));
+        x->about.owner = (Owner){ .uid = b->uid };
+        return about_add_related(&x->about, b->id) >= 0 && x->path && x->job.source &&
+                               x->job.unit_path && x->job.probe_socket && x->job.patterns
                        ? TAKE_PTR(x)
                        : NULL;
 }
@@ -434,32 +421,37 @@ static bool is_hung(const CrashReports *c) {
         return c->running && clock_boottime_usec() - c->running_since_usec > HANGS_USEC;
 }
 
-bool crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
+void crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
         const BundleRecord *b = core->bundle;
+        const Owner owner = { .uid = b->uid };
+        char name[EVIDENCE_NAME_MAX];
+        name_of(b->id, name);
         if (find_report(c, b->id))
-                return true;
-        if (attachments_have(c->context.attachments, b->source, b->path, CRASH_TEXT_FILE)) {
+                return;
+        if (evidence_has(c->context.evidence, name)) {
                 (void)store_report_end(c->context.store, b->id, NULL,
                                        0); /* else at the next start */
-                return false;
+                return;
         }
-        const Owner owner = { .uid = b->uid };
         Charge charge = { 0 };
         if (bound_charge(&c->bound, &charge, &owner, 1) != BOUND_OK)
-                return false;
+                return;
         int r = core->is_pending ? 0 : store_report_add(c->context.store, b->id);
         PendingReport *x = r == 0 ? report_new(c, core) : NULL;
         if (!x) {
                 bound_release(&charge);
                 log_dump(b->id, LOG_WARNING, r < 0 ? r : -ENOMEM, "no crash report is made");
-                return false;
+                return;
         }
         x->charge = charge;
         list_append(&c->reports, &x->link);
         c->n++;
         set_others_wait(c);
         schedule(c);
-        return !is_hung(c);
+}
+
+bool crash_reports_has(const CrashReports *c, const char *bundle_id) {
+        return find_report(c, bundle_id) && !is_hung(c);
 }
 
 void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
@@ -486,11 +478,50 @@ void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line) {
         kernel_log_add(c->kernel_log, line);
 }
 
-void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill,
-                                    StrBuf *json, StrBuf *text) {
+/* The process has ended: the store knows it if it held a device. */
+static int describe_killed(Store *store, const OomKill *kill, About *ret) {
+        StoredJob seen = { 0 };
+        *ret = (About){ .owner = { .uid = kill->uid } };
+        int r = store_job_find(store, kill->pid, 0, &seen) == 0 && seen.uid == kill->uid
+                        ? about_add_process(ret, kill->pid, seen.start_ticks)
+                        : 0;
+        stored_job_done(&seen);
+        return MIN(r, 0);
+}
+
+/* It is short, and such lines are bounded in a minute: the loop itself writes it. */
+static int publish_killed(Evidence *e, const char *name, const About *about, const StrBuf *json,
+                          const StrBuf *text) {
+        _cleanup_close_ int json_fd = probe_request_memfd(json->text, json->n),
+                            text_fd = probe_request_memfd(text->text, text->n);
+        const EvidenceFile files[] = { { CRASH_FILE, json_fd }, { CRASH_TEXT_FILE, text_fd } };
+        if (json_fd < 0 || text_fd < 0)
+                return MIN(json_fd, text_fd);
+        int r = evidence_reserve(e, name, &about->owner, json->n + text->n);
+        if (r < 0)
+                return r;
+        r = evidence_write(evidence_path(e), name, about, files, ELEMENTSOF(files));
+        evidence_end(e, name, r);
+        return r;
+}
+
+void crash_reports_on_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill) {
         const CrashedProcess p = { .pid = kill->pid, .last_usec = line->usec };
+        _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
+        _cleanup_(about_done) About about = { 0 };
         _cleanup_free_ char *job = find_job(c->context.store, &p, kill->uid, NULL);
-        oom_report_write(c->kernel_log, line, kill, job, json, text);
+        char name[EVIDENCE_NAME_MAX], time[CLOCK_ISO_SIZE];
+        oom_report_write(c->kernel_log, line, kill, job, &json, &text);
+        (void)snprintf(name, sizeof name, "%s-%s-%d", source_kind_name(SOURCE_OOM),
+                       clock_format_compact(time, line->usec, 'T'), (int)kill->pid);
+        int r = describe_killed(c->context.store, kill, &about);
+        if (r == 0)
+                r = MIN(strbuf_error(&json), strbuf_error(&text));
+        if (r == 0)
+                r = publish_killed(c->context.evidence, name, &about, &json, &text);
+        if (r < 0 && r != -EEXIST)
+                log_warning(r, "no record of pid %d, which the OOM killer has killed",
+                            (int)kill->pid);
 }
 
 /* ---- life ---- */

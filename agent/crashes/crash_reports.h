@@ -1,13 +1,12 @@
 /* Crash reports of the cores in bundles: which one is made next, and what becomes of it. One is
- * made at a time. A report is attached to the unit of its bundle, so that it is delivered with the
- * bundle or, if it comes later, as a supplement. A pending report is made after a restart. */
+ * made at a time, and becomes a bundle of its own. A pending report is made after a restart. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <systemd/sd-event.h>
 
-#include "agent/hooknotes/attachments.h"
+#include "agent/evidence/evidence.h"
 #include "agent/node_events/kernel_log.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/store.h"
@@ -19,12 +18,10 @@ typedef struct CrashReportsContext { /* borrowed */
         sd_event *event;
         Clock *clock;
         Store *store;
-        Attachments *attachments;
+        Evidence *evidence;       /* that gets the reports */
         const char *probe_socket; /* of the collector host: supervisor_client_socket() */
-        /* A report was attached to a unit. */
-        void (*on_attached)(const char *source, const char *unit_path, void *userdata);
-        /* The report of a bundle is attached, or will not be attached before the next start. */
-        void (*on_end)(const char *bundle_id, void *userdata);
+        /* A core is not read any more. */
+        void (*on_end)(void *userdata);
         void *userdata;
 } CrashReportsContext;
 
@@ -43,9 +40,11 @@ typedef struct CrashReportsCore { /* borrowed for the call */
         bool is_pending;          /* the store has it as pending already */
 } CrashReportsCore;
 
-/** Requests the report of a bundle's core, unless it exists, or too many wait to be made.
- * @return whether on_end will be called for it; never within the call */
-bool crash_reports_request(CrashReports *c, const CrashReportsCore *core);
+/** Requests the report of a bundle's core, unless it exists, or too many wait to be made. */
+void crash_reports_request(CrashReports *c, const CrashReportsCore *core);
+/** @return whether the report of a bundle's core is still to be made: the core is not to be
+ * deleted */
+bool crash_reports_has(const CrashReports *c, const char *bundle_id);
 /** The bundle will not be delivered: nobody needs its report. */
 void crash_reports_cancel(CrashReports *c, const char *bundle_id);
 /** Whose the reports are that wait to be made, for the view. */
@@ -56,6 +55,6 @@ size_t crash_reports_n(const CrashReports *c);
 
 /** Keeps a line of the kernel log that says something about a crash. */
 void crash_reports_on_kernel_line(CrashReports *c, const KernelLine *line);
-/** Makes the report of a process that the OOM killer has killed. @param kill  as the line says */
-void crash_reports_make_of_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill,
-                                    StrBuf *json, StrBuf *text);
+/** Publishes a record of a process that the OOM killer has killed; a failure is logged.
+ * @param kill  as the line says */
+void crash_reports_on_oom_kill(CrashReports *c, const KernelLine *line, OomKill *kill);

@@ -96,7 +96,6 @@ int delivery_init(Delivery *d, const DeliveryOptions *o) {
         int r = bundle_record_copy(&d->rec, &o->bundle->rec);
         d->spec = o->spec ? source_spec_ref(o->spec) : NULL;
         d->clock = o->clock;
-        d->attached_fd = -1;
         copy_held(&d->held, &o->bundle->held);
         d->owners = o->bundle->owners;
         d->directory = strdup(o->directory);
@@ -121,8 +120,6 @@ void delivery_done(Delivery *d) {
         held_files_done(&d->held);
         rate_limits_unref(d->limits);
         free(d->shipped);
-        if (d->attached_fd >= 0)
-                (void)close(d->attached_fd); /* a directory */
         delivery_notes_done(&d->notes);
         free(d->directory);
         free(d->refusal);
@@ -132,7 +129,6 @@ void delivery_done(Delivery *d) {
         free(d->error);
         free(d->incomplete);
         free(d->prints);
-        free(d->attached_prints);
         named_pids_done(&d->pids);
 }
 

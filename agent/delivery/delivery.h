@@ -65,7 +65,6 @@ typedef struct Delivery {
          * these are taken. */
         uint64_t *shipped;
         size_t n_shipped;
-        int attached_fd; /* a directory, see attachments.h; -1 = nothing is attached */
         DeliveryNotes notes;
         FileOwners owners; /* of its members, when it settled */
         NamedPids pids; /* in the names of the planned members; at the end of the delivered ones */
@@ -97,10 +96,8 @@ typedef struct Delivery {
         bool complete;
         uint64_t *prints; /* of the members in the bundle, sorted */
         size_t n_prints;
-        uint64_t *attached_prints; /* those of them that are attachments, sorted */
-        size_t n_attached_prints;
         bool has_more;   /* a member of the source was left out that can follow in a supplement */
-        uint64_t digest; /* the sum of the others: what intake sees of the unit */
+        uint64_t digest; /* their sum: what intake sees of the unit */
 } Delivery;
 
 /* What a delivery copies of bundle, source and configuration. */

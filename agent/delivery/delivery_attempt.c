@@ -48,10 +48,8 @@ static bool check_owners(DeliveryAttempt *a) {
         named_pids_done(&d->pids);
         for (size_t i = 0; i < plan_n_members(a->plan); i++) {
                 const PlanMember *m = plan_member(a->plan, i);
-                if (!delivery_members_path_is_attached(m->path))
-                        named_pids_add(&d->pids, delivery_member_pid(m, d->rec.kind));
-                if (!delivery_member_is_attached(m)) /* this agent has created attached files */
-                        file_owners_add(&owners, m->uid);
+                named_pids_add(&d->pids, delivery_member_pid(m, d->rec.kind));
+                file_owners_add(&owners, m->uid);
         }
         if (d->rec.s3_prefix && !d->rec.links_held && !bundle_record_is_redelivery(&d->rec) &&
             !file_owners_cover(&d->owners, &owners))
@@ -340,8 +338,7 @@ bool delivery_attempt_delivered(DeliveryAttempt *a) {
 /* ---- the manifest ---- */
 
 static bool names_process(const StoredJob *seen, const PlanMember *m, SourceKind kind) {
-        return !delivery_member_is_attached(m) && m->uid == seen->uid &&
-               delivery_member_pid(m, kind) == seen->pid;
+        return m->uid == seen->uid && delivery_member_pid(m, kind) == seen->pid;
 }
 
 static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) {
@@ -349,7 +346,7 @@ static bool is_writer(const StoredJob *seen, const Plan *plan, SourceKind kind) 
         uint64_t newest = 0;
         for (size_t i = 0; i < plan_n_members(plan); i++) {
                 const PlanMember *m = plan_member(plan, i);
-                if (!delivery_member_is_attached(m) && m->mtime_sec >= 0)
+                if (m->mtime_sec >= 0)
                         newest = MAX(newest,
                                      (uint64_t)m->mtime_sec * USEC_PER_SEC + m->mtime_nsec / 1000);
                 is_named = is_named || names_process(seen, m, kind);

@@ -1,7 +1,6 @@
 /* The members of one delivery: finds the files of a bundle and adds each to the plan. A member is
  * read from the agent's hard links, from a descriptor that intake kept open, or from the source, in
- * this order of preference; attachments are read from a directory of their own. What cannot be
- * opened is left out, with a reason for the manifest.
+ * this order of preference. What cannot be opened is left out, with a reason for the manifest.
  *
  * Which members a bundle should have was decided by intake when it settled; whether a member that
  * is there now is read to its end is the packer's business (lib/bundle). Blocking: it runs in the
@@ -17,7 +16,6 @@
 
 #include "agent/retention/link_session.h"
 #include "agent/retention/links.h"
-#include "collectors/crash/crash.h"
 #include "lib/base/array.h"
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
@@ -34,7 +32,6 @@ typedef struct FoundMember {
         uint64_t print;
         MemberKind kind;
         int held_fd;      /* borrowed from the delivery; -1: opened below root_fd */
-        bool is_attached; /* opened below the delivery's attached_fd */
         bool is_left_out; /* the bundle at the destination lacks it */
 } FoundMember;
 
@@ -45,24 +42,11 @@ struct DeliveryMembers {
         int root_fd;
         FoundMember *members;
         size_t n;
-        AttachmentNames attached; /* paths in the bundle */
-        size_t next_attached;
-        bool has_source; /* a member of the source was found */
-        bool has_more;   /* … and left out: an attachment has its name */
         json_t *reasons; /* borrowed */
         size_t n_unreadable;
         ScanUnit left_out; /* by the walk, since intake saw it; `skipped` and `skipped_example` of
                               it */
 };
-
-bool delivery_members_path_is_attached(const char *path) {
-        return strncmp(path, ATTACHED_PREFIX, strlen(ATTACHED_PREFIX)) == 0;
-}
-
-bool delivery_member_is_attached(const PlanMember *m) {
-        return m->kind == MEMBER_SNAPSHOT ||
-               (m->kind == MEMBER_CRASH_REPORT && delivery_members_path_is_attached(m->path));
-}
 
 int64_t delivery_member_pid(const PlanMember *m, SourceKind kind) {
         DumpName name;
@@ -101,100 +85,12 @@ static int add_to_plan(DeliveryMembers *m, const char *path, int fd, const Found
         return r;
 }
 
-/* ---- attached members ---- */
-
-static int open_attached(const DeliveryMembers *m, const char *path) {
-        struct stat st;
-        return fs_open_regular(m->delivery->attached_fd, path + strlen(ATTACHED_PREFIX), &st);
-}
-
-static MemberKind attached_kind(const char *name) {
-        DumpName d;
-        dump_name_parse(SOURCE_DIRECTORY, name, &d);
-        return strcmp(name, CRASH_FILE) == 0 || strcmp(name, CRASH_TEXT_FILE) == 0 ||
-                               d.kind == MEMBER_CRASH_REPORT
-                       ? MEMBER_CRASH_REPORT
-                       : MEMBER_SNAPSHOT;
-}
-
-static int add_attached(DeliveryMembers *m, const char *path) {
-        struct stat st;
-        _cleanup_close_ int fd = open_attached(m, path);
-        if (fd < 0) {
-                skip_member(m, path, fd);
-                return 0;
-        }
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        FoundMember member = { .print = member_fingerprint(path, &st),
-                               .kind = attached_kind(path_name(path)),
-                               .held_fd = -1,
-                               .is_attached = true };
-        return add_to_plan(m, path, fd, &member);
-}
-
-/* The plan wants its members in order: adds those that come before a path of the source, or all
- * that are left.
- * @return 0; 1: one of them has this very path; -errno */
-static int add_attached_before(DeliveryMembers *m, const char *path) {
-        while (m->next_attached < m->attached.n) {
-                const char *next = m->attached.items[m->next_attached];
-                int order = path ? strcmp(next, path) : -1;
-                if (order > 0)
-                        return 0;
-                if (order == 0)
-                        return 1;
-                m->next_attached++;
-                int r = add_attached(m, next);
-                if (r < 0)
-                        return r;
-        }
-        return 0;
-}
-
 /* @return whether the member belongs in the bundle: one that was shipped before does not, and in a
  * redelivery only such a one does */
 static bool is_wanted(const DeliveryMembers *m, uint64_t print) {
         const Delivery *d = m->delivery;
         return member_fingerprints_contain(d->shipped, d->n_shipped, print) ==
                bundle_record_is_redelivery(&d->rec);
-}
-
-static bool is_attachment_wanted(const DeliveryMembers *m, const char *path) {
-        struct stat st;
-        const char *name = path + strlen(ATTACHED_PREFIX);
-        return fstatat(m->delivery->attached_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
-               is_wanted(m, member_fingerprint(path, &st));
-}
-
-static int find_attached(DeliveryMembers *m) {
-        _cleanup_(attachment_names_done) AttachmentNames names = { 0 };
-        if (m->delivery->attached_fd < 0)
-                return 0;
-        int r = attachment_names(m->delivery->attached_fd, &names);
-        if (r < 0)
-                return r;
-        m->attached.items = calloc(names.n + 1, sizeof *m->attached.items);
-        if (!m->attached.items)
-                return -ENOMEM;
-        for (size_t i = 0; i < names.n; i++) {
-                _cleanup_free_ char *path = path_join(ATTACHMENTS_DIRECTORY, names.items[i]);
-                if (!path)
-                        return -ENOMEM;
-                if (is_attachment_wanted(m, path))
-                        m->attached.items[m->attached.n++] = TAKE_PTR(path);
-        }
-        return 0;
-}
-
-static void add_collision_reason(DeliveryMembers *m, const char *path) {
-        _cleanup_free_ char *text = NULL;
-        if (asprintf(
-                    &text,
-                    "name taken: '%s' of the source has the name of a file that the agent adds; it "
-                    "follows in a supplement",
-                    path) >= 0)
-                delivery_members_add_reason(text, m->reasons);
 }
 
 /* ---- members of the source ---- */
@@ -206,19 +102,8 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
         FoundMember member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
         if (!is_wanted(m, member.print))
                 return 0;
-        m->has_source = true;
-        int r = add_attached_before(m, path);
-        if (r > 0) {
-                m->has_more = true;
-                add_collision_reason(m, path);
-        }
-        if (r != 0)
-                return MIN(r, 0);
         DumpName name;
         dump_name_parse(m->delivery->rec.kind, path_name(path), &name);
-        if (delivery_members_path_is_attached(
-                    path)) /* a file of the source does not pass for one of ours */
-                name.kind = MEMBER_OTHER;
         member.kind = name.kind;
         return add_to_plan(m, path, fd, &member);
 }
@@ -310,7 +195,7 @@ static int add_from_held(DeliveryMembers *m) {
         return r;
 }
 
-static int find_source_members(DeliveryMembers *m) {
+static int find_members(DeliveryMembers *m) {
         if (m->delivery->rec.links_held) {
                 int r = add_from_links(m);
                 if (r != -ENOENT || m->n > 0)
@@ -319,18 +204,6 @@ static int find_source_members(DeliveryMembers *m) {
         if (m->delivery->held.n > 0 && m->delivery->held.all)
                 return add_from_held(m);
         return add_from_source(m);
-}
-
-/* Attachments alone do not make a dump: a dump of which nothing can be read fails or vanishes as it
- * would without them. A supplement may consist of attachments alone. */
-static int find_members(DeliveryMembers *m) {
-        bool is_supplement = m->delivery->rec.supplement_of[0] != '\0';
-        int r = find_attached(m);
-        if (r >= 0 && !bundle_is_of_attachments(&m->delivery->rec))
-                r = find_source_members(m);
-        if (r == -ENOENT && is_supplement && m->attached.n > 0)
-                r = 0;
-        return r < 0 || (!m->has_source && !is_supplement) ? r : add_attached_before(m, NULL);
 }
 
 static void add_left_out_reasons(const DeliveryMembers *m) {
@@ -381,7 +254,6 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m) {
                 return NULL;
         if (m->root_fd >= 0)
                 (void)close(m->root_fd); /* a directory */
-        attachment_names_done(&m->attached);
         scan_unit_done(&m->left_out);
         free(m->members);
         free(m);
@@ -391,8 +263,6 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m) {
 int delivery_members_open(const DeliveryMembers *m, size_t i) {
         const FoundMember *member = &m->members[i];
         const char *path = plan_member(m->plan, i)->path;
-        if (member->is_attached)
-                return open_attached(m, path);
         if (member->held_fd >= 0) {
                 int fd = fcntl(member->held_fd, F_DUPFD_CLOEXEC, 0);
                 return fd < 0 ? -errno : fd;
@@ -408,43 +278,24 @@ void delivery_members_leave_out(DeliveryMembers *m, size_t i) {
 int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         if (!m)
                 return 0;
-        uint64_t *prints = calloc(m->n + 1, sizeof *prints),
-                 *attached = calloc(m->attached.n + 1, sizeof *attached);
-        if (!prints || !attached) {
-                free(prints);
-                free(attached);
+        uint64_t *prints = calloc(m->n + 1, sizeof *prints);
+        if (!prints)
                 return -ENOMEM;
-        }
         free(d->prints);
-        free(d->attached_prints);
         d->prints = prints;
-        d->attached_prints = attached;
-        d->n_prints = d->n_attached_prints = 0;
-        d->has_more = m->has_more;
+        d->n_prints = 0;
+        d->has_more = false;
         d->digest = 0;
         named_pids_done(&d->pids);
         for (size_t i = 0; i < m->n; i++) {
                 if (m->members[i].is_left_out) {
                         d->has_more = true;
-                        const char *path = plan_member(m->plan, i)->path;
-                        /* A file of ours is shipped by a supplement, as if it had come late. */
-                        int r = m->members[i].is_attached
-                                        ? attachments_return(d->attached_fd,
-                                                             path + strlen(ATTACHED_PREFIX))
-                                        : 0;
-                        if (r < 0)
-                                return r;
                         continue;
                 }
                 prints[d->n_prints++] = m->members[i].print;
-                if (m->members[i].is_attached) {
-                        attached[d->n_attached_prints++] = m->members[i].print;
-                        continue;
-                }
                 d->digest += m->members[i].print;
                 named_pids_add(&d->pids, delivery_member_pid(plan_member(m->plan, i), d->rec.kind));
         }
         qsort(prints, d->n_prints, sizeof *prints, array_compare_keys);
-        qsort(attached, d->n_attached_prints, sizeof *attached, array_compare_keys);
         return 0;
 }

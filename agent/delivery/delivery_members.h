@@ -1,5 +1,5 @@
 /* The members of one delivery: read from the agent's hard links, from open descriptors or from the
- * source; and the attachments of the bundle. Private to this folder. */
+ * source. Private to this folder. */
 #pragma once
 
 #include <jansson.h>
@@ -8,16 +8,12 @@
 #include <stdint.h>
 
 #include "agent/delivery/delivery.h"
-#include "agent/hooknotes/attachments.h"
 #include "lib/bundle/plan.h"
-
-#define ATTACHED_PREFIX ATTACHMENTS_DIRECTORY "/"
 
 typedef struct DeliveryMembers DeliveryMembers;
 
 /** Finds the members and adds each to the plan (not yet frozen). What cannot be opened is left out,
- * with a reason; so is a member of the source that has the name of an attachment: it follows in a
- * supplement, where it is the only one of that name.
+ * with a reason.
  * @param reasons  borrowed: gets why the bundle is not complete, a sentence each
  * @return 0, -ENOENT when nothing is left, -errno */
 int delivery_members_new(DeliveryMembers **ret, const Delivery *d, Plan *plan, json_t *reasons);
@@ -29,15 +25,9 @@ int delivery_members_open(const DeliveryMembers *m, size_t i);
 /** The bundle at the destination lacks member i; without this call it has it. */
 void delivery_members_leave_out(DeliveryMembers *m, size_t i);
 
-/** Gives the delivery the members' fingerprints, those of the attachments among them, and the sum
- * of the others. Nothing for NULL. */
+/** Gives the delivery the members' fingerprints, and their sum. Nothing for NULL. */
 int delivery_members_export_prints(DeliveryMembers *m, Delivery *d);
 
-/** @return whether the path is one below the directory of attachments */
-bool delivery_members_path_is_attached(const char *path);
-/** @return whether this agent has created the file, whatever its name says: files of the source
- * below the directory of attachments have kind `other` */
-bool delivery_member_is_attached(const PlanMember *m);
 /** @return the pid in a member's name; 0 or less: there is none */
 int64_t delivery_member_pid(const PlanMember *m, SourceKind kind);
 

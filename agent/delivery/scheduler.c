@@ -85,28 +85,12 @@ static void on_delivery_done(Delivery *job) {
 
 /* ---- starting a delivery ---- */
 
-/* Assigns attachments to a bundle before its first delivery. All deliveries that follow get the
- * same ones, after a crash too: an object that was started with one plan must never get parts of
- * another. The caller writes the row.
- */
-static void attach_collected_files(Scheduler *s, Bundle *b) {
-        const Attachments *a = s->context.attachments;
-        const BundleRecord *rec = &b->rec;
-        int fd = bundle_has_begun(b) ? attachments_open_assigned(a, rec->source, rec->path, rec->id)
-                                     : attachments_assign(a, rec->source, rec->path, rec->id);
-        if (fd >= 0)
-                (void)close(fd); /* a directory; each delivery opens its own */
-        else if (fd != -ENOENT)
-                log_dump(b->rec.id, LOG_WARNING, fd,
-                         "cannot add what was collected for it; that follows in a supplement");
-}
-
 void scheduler_record_failure(Scheduler *s, Bundle *b) {
         if (delivery_notes_record_failure(s->context.store, b))
                 bundle_save(s->context.bundles, b);
 }
 
-/* Reads what was shipped before, what is attached, and the notes of hooks. */
+/* Reads what was shipped before, and the notes of hooks. */
 static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
         if (bundle_record_is_redelivery(&b->rec))
                 (void)store_get_own_prints(s->context.store, b->rec.id, &job->shipped,
@@ -114,10 +98,6 @@ static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
         else if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context.store, &b->rec, &job->shipped,
                                                &job->n_shipped); /* none: all is new */
-        int fd = attachments_open_assigned(s->context.attachments, b->rec.source, b->rec.path,
-                                           b->rec.id);
-        if (fd >= 0)
-                job->attached_fd = fd;
         delivery_read_notes(job, s->context.store, b);
 }
 
@@ -154,7 +134,6 @@ static int start_job(Destination *d, Bundle *b, Delivery *job) {
 static int start_delivery(Destination *d, Bundle *b) {
         Scheduler *s = scheduler_of(d);
         DeliveryRecord *delivery = deliveries_find(b, d->config->name);
-        attach_collected_files(s, b);
         _cleanup_free_ char *directory = destination_bundle_directory(d, &b->rec);
         if (!directory)
                 return -ENOMEM;

@@ -6,7 +6,6 @@
 #include <systemd/sd-event.h>
 
 #include "agent/delivery/rate_limits.h"
-#include "agent/hooknotes/attachments.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
@@ -19,7 +18,6 @@ typedef struct SchedulerContext { /* borrowed */
         Clock *clock;
         Store *store;
         BundleTable *bundles;
-        const Attachments *attachments; /* NULL: nothing is ever attached */
         const char *instance_id, *hostname;
         char *const *environment; /* NAME=VALUE list, for credentials and endpoints of S3 */
         bool is_urgent;           /* --once: no start is delayed for the sake of other nodes */

@@ -68,13 +68,11 @@ void scheduler_results_end_cancelled(Scheduler *s) {
         }
 }
 
-/* @return the digest of the unit as intake computes it, which is without attachments */
-static uint64_t sum_of_source(const Delivery *job) {
+/* @return the digest of the unit as intake computes it */
+static uint64_t sum_of_prints(const Delivery *job) {
         uint64_t sum = 0;
         for (size_t i = 0; i < job->n_prints; i++)
-                if (!member_fingerprints_contain(job->attached_prints, job->n_attached_prints,
-                                                 job->prints[i]))
-                        sum += job->prints[i];
+                sum += job->prints[i];
         return sum;
 }
 
@@ -101,7 +99,7 @@ static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
                 if (r < 0)
                         n_before = 0; /* rather shipped twice than never */
                 job->n_prints = intersect(job->prints, n, before, n_before);
-                job->digest = sum_of_source(job);
+                job->digest = sum_of_prints(job);
                 if (job->n_prints < n || n_before > job->n_prints)
                         b->dirty = true; /* the unit is probed as soon as the bundle has ended */
         }

@@ -76,7 +76,7 @@ static bool may_wait(const Failures *f, const BundleRecord *rec) {
 
 /* @return whether the subject has no name yet, and may get one soon */
 static bool awaits_subject(Failures *f, const Bundle *b, Bundle *subject, uint64_t *ret_wait_usec) {
-        if (!source_kind_has_incident(subject->rec.kind) || subject->rec.name.agreed[0] ||
+        if (subject->rec.kind == SOURCE_PROCESS_CORE || subject->rec.name.agreed[0] ||
             !may_wait(f, &b->rec))
                 return false;
         *ret_wait_usec = USEC_PER_SEC;

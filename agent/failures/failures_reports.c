@@ -202,8 +202,6 @@ static bool bundle_names_process(const Bundle *b, const FailureProcess *p) {
 /* @return whether a bundle may have files of a process. Names without pids may belong to any
  * process of the unit. */
 static bool bundle_may_have_process(const Bundle *b, const FailureProcess *p) {
-        if (bundle_is_of_attachments(&b->rec))
-                return false;
         bool is_unknown = p->claim.pid >= CLAIM_PID_UNKNOWN && p->file_pid == 0;
         return is_unknown || b->pids.n == 0 || b->pids.is_cut || bundle_names_process(b, p);
 }

@@ -2,9 +2,9 @@
  * with its bounds, and its state. An owner gets a part of each list only, so that one user's notes
  * do not keep another's process or dump out of a snapshot.
  *
- * This file knows neither files nor supervisors. incident_directory.c writes an incident down,
- * incident_request.c has it collected, incident_attaching.c brings its files to its dumps, and
- * incident_machine.c decides what happens when. */
+ * This file knows neither files nor supervisors. incident_directory.c writes an incident down and
+ * makes a bundle of it, incident_request.c has it collected, and incident_machine.c decides what
+ * happens when. */
 #include "agent/incidents/incident.h"
 
 #include <errno.h>
@@ -157,8 +157,7 @@ void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks) {
 
 IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path) {
         for (size_t k = 0; k < x->n_units; k++)
-                if (!x->units[k].is_gone && strcmp(x->units[k].source, source) == 0 &&
-                    strcmp(x->units[k].path, path) == 0)
+                if (strcmp(x->units[k].source, source) == 0 && strcmp(x->units[k].path, path) == 0)
                         return &x->units[k];
         return NULL;
 }
@@ -190,9 +189,8 @@ int incident_add_unit(Incident *x, const IncidentUnit *u) {
         IncidentUnit own = { .source = strdup(u->source),
                              .path = strdup(u->path),
                              .owner = u->owner,
-                             .is_requested = u->is_requested,
-                             .added_usec = u->added_usec ? u->added_usec
-                                                         : incident_realtime_usec(x->owner) };
+                             .is_requested = u->is_requested };
+        memcpy(own.bundle, u->bundle, sizeof own.bundle);
         if (!own.source || !own.path || array_grow(&x->units, x->n_units, sizeof *x->units) < 0) {
                 free(own.source);
                 free(own.path);
@@ -206,16 +204,8 @@ static void units_done(Incident *x) {
         for (size_t k = 0; k < x->n_units; k++) {
                 free(x->units[k].source);
                 free(x->units[k].path);
-                free(x->units[k].attached);
         }
         free(x->units);
-}
-
-void incident_report_pending(const Incident *x, bool pending) {
-        const IncidentsContext *c = &x->owner->context;
-        for (size_t k = 0; k < x->n_units; k++)
-                if (!x->units[k].is_gone)
-                        c->on_pending(x->units[k].source, x->units[k].path, pending, c->userdata);
 }
 
 /* ---- notes ---- */
@@ -259,6 +249,7 @@ Incident *incident_free(Incident *x) {
         incident_texts_done(&x->notes);
         incident_texts_done(&x->events);
         incident_texts_done(&x->jobs);
+        incident_texts_done(&x->related);
         cleanup_closep(&x->dir_fd);
         cleanup_closep(&x->public_fd);
         free(x->directory);

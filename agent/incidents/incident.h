@@ -14,13 +14,15 @@
 #include "collectors/host/pids.h"
 #include "collectors/supervisor_client.h"
 #include "lib/base/list.h"
+#include "lib/neuron/record.h"
 
-#define INCIDENT_NOTES_MAX 4096       /* more than all owners may send before they have to wait */
-#define INCIDENT_UNITS_MAX 32         /* each gets all files of the incident */
+#define INCIDENT_NOTES_MAX 4096 /* more than all owners may send before they have to wait */
+#define INCIDENT_UNITS_MAX 32
 #define INCIDENT_UNITS_MAX_OF_OWNER 8 /* the host's root may have INCIDENT_UNITS_MAX */
-#define INCIDENT_EVENTS_MAX 64        /* lines of the kernel log in incident.json */
-#define INCIDENT_TEXTS_BYTES_MAX MIB  /* of a list of records, each of which may have 64 KiB */
-#define INCIDENT_FILES_MAX 1024       /* in the directory of an incident */
+#define INCIDENT_RELATED_MAX 16
+#define INCIDENT_EVENTS_MAX 64       /* lines of the kernel log in snapshot-context.json */
+#define INCIDENT_TEXTS_BYTES_MAX MIB /* of a list of records, each of which may have 64 KiB */
+#define INCIDENT_FILES_MAX 1024      /* in the directory of an incident */
 
 typedef enum IncidentState { /* incident_machine.c draws what leads from one to the next */
                              INCIDENT_GATHERING, /* waits for events that belong together and arrive
@@ -30,25 +32,16 @@ typedef enum IncidentState { /* incident_machine.c draws what leads from one to 
                              INCIDENT_WAITING,  /* waits for its processes to end */
                              INCIDENT_RECHECKING, /* a supervisor takes the second snapshot */
                              INCIDENT_RESTING, /* is complete; others may join while it is young */
-                             INCIDENT_ENDED,   /* is closed; its files are kept for a while, or
-                                                  delivered */
+                             INCIDENT_ENDED,   /* is closed: its files are a bundle, or kept for
+                                                  an operator */
                              N_INCIDENT_STATES
 } IncidentState;
 
-typedef struct IncidentFile { /* a file as it was when it was attached to a unit */
-        char name[256];
-        uint64_t bytes, inode;
-        int64_t mtime_nsec; /* CLOCK_REALTIME */
-} IncidentFile;
-
-typedef struct IncidentUnit { /* a dump that gets the files of the incident */
+typedef struct IncidentUnit { /* a dump that the incident is about */
         char *source, *path;
-        Owner owner;            /* of the hook that named it */
-        uint64_t added_usec;    /* CLOCK_REALTIME; given to incident_add_unit(): 0 = now */
-        bool is_gone;           /* its path holds another dump now: nothing more is attached */
-        bool is_requested;      /* a request named it; if not, the next request does */
-        IncidentFile *attached; /* incident_attaching.c */
-        size_t n_attached;
+        Owner owner;                 /* of the hook that named it */
+        char bundle[BUNDLE_ID_SIZE]; /* that it became; "" = none yet */
+        bool is_requested;           /* a request named it; if not, the next request does */
 } IncidentUnit;
 
 typedef struct IncidentProcess {
@@ -66,21 +59,11 @@ typedef struct IncidentProcess {
 } IncidentProcess;
 
 typedef struct IncidentTexts { /* different texts; zero = none. Bounded, because the next agent has
-                                  to read incident.json */
+                                  to read snapshot-context.json */
         char **items;
         size_t n;
         uint64_t bytes, n_left_out; /* beyond INCIDENT_TEXTS_BYTES_MAX */
 } IncidentTexts;
-
-typedef struct IncidentAttaching {                 /* incident_attaching.c */
-        AttachmentJob *job;                        /* that attaches `file`; NULL: none */
-        IncidentFile file;                         /* the current one, or the last one */
-        size_t units[INCIDENT_UNITS_MAX], n_units; /* that get it: indices of Incident.units */
-        bool is_stuck;   /* a file could not be attached; it is tried again */
-        bool is_changed; /* IncidentUnit.attached has changed since it was written */
-        sd_event_source *timer;
-        uint64_t wait_usec; /* until the next try */
-} IncidentAttaching;
 
 typedef struct Incident {
         Incidents *owner;
@@ -88,7 +71,7 @@ typedef struct Incident {
         char name[INCIDENT_NAME_SIZE];
 
         /* Why and when it started: incidents.c and incident_list.c, or incident_directory.c from
-         * incident.json. */
+         * snapshot-context.json. */
         Owner by;      /* who caused it */
         char *trigger; /* a sentence */
         IncidentCause cause;
@@ -98,6 +81,7 @@ typedef struct Incident {
          * processes that the supervisor finds, and marks what a request has named. */
         IncidentTexts notes;        /* ids */
         IncidentTexts events, jobs; /* records, JSON */
+        IncidentTexts related;      /* ids of bundles of no unit */
         IncidentUnit *units;
         size_t n_units;
         unsigned n_left_out; /* units beyond the bounds */
@@ -105,7 +89,6 @@ typedef struct Incident {
         size_t n_processes;
         CollectLogFile *log_files; /* of the runtime, outside of dumps */
         size_t n_log_files;
-        bool has_report; /* of a crash: it is delivered even without a snapshot */
 
         /* Its state and its requests: incident_machine.c and incident_request.c; incident_list.c
          * when it resumes an incident. */
@@ -121,31 +104,29 @@ typedef struct Incident {
         size_t n_notes_reported;    /* the first ones of `notes` were answered */
         uint64_t awaited_boot_usec; /* until then the directory that a note names may be created;
                                        0 = no note waits for one */
-        uint64_t ended_boot_usec;   /* 0 = not yet, or by an earlier agent */
 
         /* Its directory: incident_directory.c, incident_list.c, incident_machine.c (bytes). */
         char *directory;
         int dir_fd;         /* -1: closed, see incident_directory_open() */
         int public_fd;      /* a memfd with public.json; -1: none, or the incident has ended */
         bool has_directory; /* it was created for this incident, and is removed with it */
-        bool is_found;      /* an earlier agent left it; its supervisor may still write */
-        bool is_own_bundle; /* it is in Incidents.outbox, to be delivered as a bundle */
+        bool is_published;  /* it was moved to agent/evidence: the incident is removed */
         uint64_t bytes;     /* of its files */
-        char *written;      /* the text of incident.json; NULL: not known */
+        char *written;      /* the text of snapshot-context.json; NULL: not known */
         sd_event_source *writing;
-        IncidentAttaching attaching;
 } Incident;
 
 struct Incidents {
         IncidentsContext context;
         const Config *config;
-        char *snapshots, *outbox; /* directories of incidents, absolute */
-        char *socket;             /* of the collector host */
+        char *snapshots; /* the directories of incidents, absolute */
+        char *socket;    /* of the collector host */
         ListLink incidents;
         size_t n_incidents;
         unsigned last_number; /* in a name */
         IncidentRules rules;
-        Incident *young; /* that events join; NULL */
+        Incident *young;             /* that events join; NULL */
+        void (*remove)(Incident *x); /* for incident_machine.c: incident_list_remove() */
         bool is_hurried;
         uint64_t n_started, n_joined, n_dropped;
 };
@@ -156,10 +137,6 @@ static inline uint64_t incident_boot_usec(const Incidents *i) {
 
 static inline uint64_t incident_realtime_usec(const Incidents *i) {
         return i->context.clock->realtime_usec(i->context.clock);
-}
-
-static inline bool incident_is_attaching(const Incident *x) {
-        return x->attaching.job || x->attaching.is_stuck;
 }
 
 /** Adds one without content to the list. @return NULL: no memory */
@@ -183,17 +160,15 @@ int incident_add_log_file(Incident *x, const CollectLogFile *f);
 /** Adds what the store knows of the job of a process (agent/node_events/job_records.h), if it does.
  */
 void incident_add_job(Incident *x, pid_t pid, uint64_t start_ticks);
-/** Copies its source, path, owner and times. @return 0, 1: it is there already; -EDQUOT: there are
+/** Copies its source, path and owner. @return 0, 1: it is there already; -EDQUOT: there are
  * too many, which is logged once; -ENOMEM */
 int incident_add_unit(Incident *x, const IncidentUnit *u);
-/** @return the unit, unless another one is at its path by now; NULL */
+/** @return the unit; NULL */
 IncidentUnit *incident_find_unit(Incident *x, const char *source, const char *path);
 
 /** Nobody waits for the ends of its processes any more. */
 void incident_unwatch_exits(Incident *x);
 
-/** Reports of each unit whether more will be attached to it. */
-void incident_report_pending(const Incident *x, bool pending);
 /** Answers the notes that were not answered yet, if the part that they may see exists or will not.
  */
 void incident_report_public(Incident *x);

@@ -1,10 +1,10 @@
 /* The directory of an incident: `snapshots/NAME` below the state directory while the incident is
- * underway and while it is kept, `incidents/NAME` when it is to be delivered as a bundle of its
- * own, which the agent's source `incidents` finds there.
+ * underway, and while it is kept for an operator. When the incident has ended it is moved to
+ * agent/evidence, and is a bundle of its own.
  *
- * The supervisor of the collectors writes the snapshots into it. This file writes `incident.json`,
- * from which the next agent resumes the incident, and reads it again. Changes that follow each
- * other closely are one write. */
+ * The supervisor of the collectors writes the snapshots into it. This file writes
+ * `snapshot-context.json`, from which the next agent resumes the incident, and reads it again.
+ * Changes that follow each other closely are one write. */
 #include "agent/incidents/incident_directory.h"
 
 #include <dirent.h>
@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/evidence/evidence.h"
+#include "agent/store/store.h"
 #include "collectors/runner/probe_request.h"
 #include "collectors/snapshot.h"
 #include "lib/base/cleanup.h"
@@ -30,9 +32,11 @@
 #include "lib/event/timer.h"
 
 #define WRITE_USEC (50 * USEC_PER_MSEC) /* changes within this time are one write */
-#define SCHEMA "neuron-collectd/snapshot-incident/1"
+#define SCHEMA "neuron-collectd/snapshot-context/1"
 #define FILE_BYTES_MAX (4 * MIB) /* incident_directory_write() writes no more */
 #define BOOT_ID_SIZE 37
+/* A dump that was found so long before its note came is another one. */
+#define BUNDLE_AGE_USEC (10 * USEC_PER_MINUTE)
 
 /* ---- descriptors ---- */
 
@@ -50,7 +54,7 @@ void incident_directory_close(Incident *x) {
         x->dir_fd = x->public_fd = -1;
 }
 
-/* ---- writing incident.json ---- */
+/* ---- writing snapshot-context.json ---- */
 
 static void add_records(StrBuf *b, const char *key, const char *key_left_out,
                         const IncidentTexts *records) {
@@ -61,10 +65,10 @@ static void add_records(StrBuf *b, const char *key, const char *key_left_out,
         json_out_u64(b, key_left_out, records->n_left_out);
 }
 
-static void add_notes(StrBuf *b, const Incident *x) {
-        json_out_array(b, "notes");
-        for (size_t k = 0; k < x->notes.n; k++)
-                json_out_string(b, NULL, x->notes.items[k]);
+static void add_ids(StrBuf *b, const char *key, const IncidentTexts *ids) {
+        json_out_array(b, key);
+        for (size_t k = 0; k < ids->n; k++)
+                json_out_string(b, NULL, ids->items[k]);
         json_out_end_array(b);
 }
 
@@ -77,11 +81,11 @@ static void add_owner(StrBuf *b, const Owner *o) {
 static void add_units(StrBuf *b, const Incident *x) {
         json_out_array(b, "units");
         for (size_t k = 0; k < x->n_units; k++) {
-                if (x->units[k].is_gone)
-                        continue;
                 json_out_object(b, NULL);
                 json_out_path(b, "source", x->units[k].source);
                 json_out_path(b, "path", x->units[k].path);
+                if (x->units[k].bundle[0])
+                        json_out_string(b, "bundle", x->units[k].bundle);
                 add_owner(b, &x->units[k].owner);
                 json_out_end_object(b);
         }
@@ -124,8 +128,9 @@ static int compose(const Incident *x, StrBuf *ret) {
         json_out_string(&b, "trigger", x->trigger);
         add_owner(&b, &x->by);
         json_out_bool(&b, "asked", x->cause == INCIDENT_REQUESTED);
-        json_out_bool(&b, "over", x->state == INCIDENT_ENDED && !incident_is_attaching(x));
-        add_notes(&b, x);
+        json_out_bool(&b, "over", x->state == INCIDENT_ENDED);
+        add_ids(&b, "notes", &x->notes);
+        add_ids(&b, "related", &x->related);
         add_units(&b, x);
         add_processes(&b, x);
         add_records(&b, "kernel_log", "kernel_log_left_out", &x->events);
@@ -145,20 +150,19 @@ void incident_directory_write(Incident *x) {
         if (r == 0)
                 r = incident_directory_open(x);
         if (r == 0)
-                r = fs_write_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, b.text, b.n, 0600);
+                r = fs_write_file(x->dir_fd, SNAPSHOT_CONTEXT_FILE, b.text, b.n, 0600);
         free(x->written);
         x->written = r == 0 ? strbuf_detach(&b) : NULL;
         if (r < 0)
                 log_warning(r, "incident %s: '%s/%s' cannot be written", x->name, x->directory,
-                            SNAPSHOT_INCIDENT_FILE);
+                            SNAPSHOT_CONTEXT_FILE);
 }
 
 static int on_write(sd_event_source *s, uint64_t usec, void *userdata) {
         (void)s, (void)usec;
         Incident *x = userdata;
         incident_directory_write(x);
-        if (!incident_is_attaching(x))
-                incident_directory_close(x);
+        incident_directory_close(x);
         return 0;
 }
 
@@ -173,7 +177,7 @@ void incident_directory_write_soon(Incident *x) {
                 incident_directory_write(x);
 }
 
-/* ---- reading incident.json ---- */
+/* ---- reading snapshot-context.json ---- */
 
 static Owner owner_of(const json_t *v) {
         Owner o = { .uid = (uid_t)json_in_u64(v, "uid") };
@@ -204,6 +208,7 @@ static void read_lists(Incident *x, const json_t *v) {
         size_t k;
         x->n_left_out = (unsigned)json_in_u64(v, "units_left_out");
         read_texts(json_object_get(v, "notes"), &x->notes, INCIDENT_NOTES_MAX);
+        read_texts(json_object_get(v, "related"), &x->related, INCIDENT_RELATED_MAX);
         x->n_notes_reported = x->notes.n; /* their hooks lost their connection */
         read_texts(json_object_get(v, "kernel_log"), &x->events, INCIDENT_EVENTS_MAX);
         read_texts(json_object_get(v, "jobs"), &x->jobs, COLLECT_PROCESSES_MAX);
@@ -232,9 +237,10 @@ static void read_units(Incident *x, const json_t *v) {
                                     *path = json_in_path(unit, "path");
                 IncidentUnit u = { .source = source,
                                    .path = path,
-                                   .added_usec = x->begun_usec,
                                    .is_requested = true,
                                    .owner = owner_of(unit) };
+                const char *bundle = json_in_string(unit, "bundle");
+                (void)snprintf(u.bundle, sizeof u.bundle, "%s", bundle ? bundle : "");
                 if (source && path)
                         (void)incident_add_unit(x, &u); /* else it is left out */
         }
@@ -243,7 +249,7 @@ static void read_units(Incident *x, const json_t *v) {
 int incident_directory_read(Incident *x, bool *ret_over) {
         _cleanup_free_ char *text = NULL;
         size_t n;
-        int r = fs_read_file(x->dir_fd, SNAPSHOT_INCIDENT_FILE, FILE_BYTES_MAX, &text, &n);
+        int r = fs_read_file(x->dir_fd, SNAPSHOT_CONTEXT_FILE, FILE_BYTES_MAX, &text, &n);
         if (r < 0 && r != -ENOENT)
                 return r;
         json_t *v = r == 0 ? json_loadb(text, n, 0, NULL) : NULL;
@@ -257,8 +263,7 @@ int incident_directory_read(Incident *x, bool *ret_over) {
         read_lists(x, v);
         *ret_over = json_is_true(json_object_get(v, "over"));
         json_decref(v);
-        x->written =
-                TAKE_PTR(text); /* while it does not change, it is neither written nor attached */
+        x->written = TAKE_PTR(text); /* while it does not change, it is not written */
         return 0;
 }
 
@@ -305,28 +310,51 @@ int incident_directory_read_public(Incident *x) {
         return 0;
 }
 
-/* Removes the files of the agent and of the supervisor that are no evidence. */
-static void remove_hidden(const Incident *x) {
-        _cleanup_closedir_ DIR *d = NULL;
-        const struct dirent *e;
-        (void)fs_opendir_at(x->dir_fd, ".", &d); /* what is not removed is delivered */
-        while (d && (e = readdir(d)))
-                if (e->d_name[0] == '.' && strcmp(e->d_name, ".") != 0 &&
-                    strcmp(e->d_name, "..") != 0)
-                        (void)fs_remove_tree(x->dir_fd, e->d_name); /* as above */
-        (void)unlinkat(x->dir_fd, SNAPSHOT_PUBLIC_FILE, 0);         /* as above */
+/* ---- its bundle ---- */
+
+/* The newest bundle of a path may be that of an earlier dump. */
+static void find_bundle(const Incident *x, IncidentUnit *u) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        if (!u->bundle[0] &&
+            store_find_unit(x->owner->context.store, u->source, u->path, &rec) == 0 &&
+            rec.first_seen_usec + BUNDLE_AGE_USEC >= x->begun_usec)
+                memcpy(u->bundle, rec.id, sizeof u->bundle);
 }
 
-void incident_directory_make_own_bundle(Incident *x) {
-        _cleanup_free_ char *to = path_join(x->owner->outbox, x->name);
-        remove_hidden(x);
-        if (to && rename(x->directory, to) == 0) {
-                free(x->directory);
-                x->directory = TAKE_PTR(to);
-                x->is_own_bundle = true;
-                log_info("incident %s: belongs to no dump, and is shipped for itself", x->name);
+static int describe(const Incident *x, About *ret) {
+        int r = 0;
+        *ret = (About){ .owner = x->by };
+        for (size_t k = 0; r >= 0 && k < x->n_units; k++) {
+                find_bundle(x, &x->units[k]);
+                r = about_add_related(ret, x->units[k].bundle);
+        }
+        for (size_t k = 0; r >= 0 && k < x->related.n; k++)
+                r = about_add_related(ret, x->related.items[k]);
+        for (size_t k = 0; r >= 0 && k < x->n_processes; k++)
+                r = about_add_process(ret, x->processes[k]->pid, x->processes[k]->start_ticks);
+        return MIN(r, 0);
+}
+
+const char *incident_directory_evidence_name(const char *name, char ret[static EVIDENCE_NAME_MAX]) {
+        (void)snprintf(ret, EVIDENCE_NAME_MAX, "%s-%s", source_kind_name(SOURCE_SNAPSHOT), name);
+        return ret;
+}
+
+void incident_directory_publish(Incident *x) {
+        _cleanup_(about_done) About about = { 0 };
+        char name[EVIDENCE_NAME_MAX];
+        int r = describe(x, &about);
+        if (x->dir_fd >= 0)
+                (void)unlinkat(x->dir_fd, SNAPSHOT_PUBLIC_FILE, 0); /* snapshot.json contains it */
+        if (r == 0)
+                r = evidence_adopt(x->owner->context.evidence, x->directory,
+                                   incident_directory_evidence_name(x->name, name), &about);
+        if (r < 0) {
+                log_error(r, "incident %s: it cannot be shipped; it stays in '%s'", x->name,
+                          x->directory);
                 return;
         }
-        log_error(to ? -errno : -ENOMEM, "incident %s: it cannot be shipped; it stays in '%s'",
-                  x->name, x->directory);
+        x->has_directory = false;
+        x->is_published = true;
+        log_info("incident %s: is shipped", x->name);
 }

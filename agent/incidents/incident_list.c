@@ -1,11 +1,11 @@
 /* The list of incidents, each with its directory on the disk: which ones are added, kept, removed
  * to free space, and resumed when the agent starts.
  *
- * There are at most 200 incidents with 1 GiB of files. At a limit, the oldest incident goes that
- * may be removed: one that has ended and whose files are nowhere else needed, because its dumps
- * have them. What waits for its own delivery stays until it is delivered. When the agent starts,
- * incident_list_sweep() reads the directories that an earlier agent left, and each incident
- * continues in the state that its directory shows. */
+ * There are at most 200 incidents with 1 GiB of files. An incident that has ended leaves the list
+ * with its directory, which is agent/evidence's then; what an operator has requested stays, and at
+ * a limit the oldest of these goes. When the agent starts, incident_list_sweep() reads the
+ * directories that an earlier agent left, and each incident continues in the state that its
+ * directory shows. */
 #include "agent/incidents/incident_list.h"
 
 #include <dirent.h>
@@ -16,7 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/incidents/incident_attaching.h"
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_machine.h"
 #include "agent/store/store.h"
@@ -30,7 +29,6 @@
 Incident *incident_list_release(Incident *x) {
         if (!x)
                 return NULL;
-        incident_attaching_stop(x);
         if (x->writing && sd_event_source_get_enabled(x->writing, NULL) > 0)
                 incident_directory_write(x); /* the agent ends */
         return incident_free(x);
@@ -38,12 +36,11 @@ Incident *incident_list_release(Incident *x) {
 
 void incident_list_remove(Incident *x) {
         x->writing = sd_event_source_disable_unref(x->writing);
-        x->attaching.is_changed = false; /* its memory is removed as well */
         if (!x->has_directory) {
                 incident_list_release(x);
                 return;
         }
-        const char *parent = x->is_own_bundle ? x->owner->outbox : x->owner->snapshots;
+        const char *parent = x->owner->snapshots;
         _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         int r = fd < 0 ? -errno : fs_remove_tree(fd, x->name);
         if (r < 0)
@@ -53,10 +50,9 @@ void incident_list_remove(Incident *x) {
 
 /* ---- space ---- */
 
-/* An incident that waits for its delivery, or whose dumps do not have its files yet, is the only
- * copy. */
+/* What is no answer to an operator is the only copy of evidence. */
 static bool is_removable(const Incident *x) {
-        return x->state == INCIDENT_ENDED && !x->is_own_bundle && !incident_is_attaching(x);
+        return x->state == INCIDENT_ENDED && (x->cause == INCIDENT_REQUESTED || !x->has_snapshot);
 }
 
 static bool has_space(const Incidents *i) {
@@ -76,6 +72,8 @@ static Incident *find_removable(Incidents *i) {
 
 bool incident_list_free_space(Incidents *i) {
         Incident *x;
+        if (!evidence_has_space_for_snapshot(i->context.evidence))
+                return false; /* it is not these that use it */
         while (!has_space(i) && (x = find_removable(i)))
                 incident_list_remove(x);
         return has_space(i);
@@ -86,13 +84,16 @@ bool incident_list_free_space(Incidents *i) {
 /* A name that exists is that of other evidence: the clock may have been set back, and several
  * incidents may start within a second. */
 Incident *incident_list_add_new(Incidents *i, const char *trigger, int *ret_r) {
-        char stamp[CLOCK_ISO_SIZE], name[INCIDENT_NAME_SIZE];
+        char stamp[CLOCK_ISO_SIZE], name[INCIDENT_NAME_SIZE], published[EVIDENCE_NAME_MAX];
         *ret_r = -EEXIST;
         for (unsigned tries = 0; *ret_r == -EEXIST && tries < 4 * INCIDENT_DIRECTORIES_MAX;
              tries++) {
                 (void)snprintf(name, sizeof name, "%s-%u",
                                clock_format_compact(stamp, incident_realtime_usec(i), 'T'),
                                ++i->last_number);
+                if (evidence_has(i->context.evidence,
+                                 incident_directory_evidence_name(name, published)))
+                        continue;
                 Incident *x = incident_new(i, name);
                 *ret_r = -ENOMEM;
                 if (!x)
@@ -110,14 +111,6 @@ Incident *incident_list_add_new(Incidents *i, const char *trigger, int *ret_r) {
 
 /* ---- incidents of an earlier agent ---- */
 
-/* An agent ended after the delivery and before the removal, or one that ran with --once, without
- * incidents, delivered it. */
-static bool was_released(const Incidents *i, const char *path) {
-        _cleanup_(bundle_record_done) BundleRecord b = { 0 };
-        return store_find_unit(i->context.store, INCIDENTS_SOURCE, path, &b) == 0 &&
-               bundle_state_is_terminal(b.state);
-}
-
 static void raise_last_number(Incidents *i, const char *name) {
         const char *dash = strrchr(name, '-');
         unsigned long n = dash ? strtoul(dash + 1, NULL, 10) : 0;
@@ -131,21 +124,19 @@ static bool is_no_directory(int error) {
 }
 
 /* @return 0, -errno */
-static int read_directory(Incident *x, const char *parent, bool *ret_over) {
+static int read_directory(Incident *x, bool *ret_over) {
         Incidents *i = x->owner;
-        x->directory = path_join(parent, x->name);
+        x->directory = path_join(i->snapshots, x->name);
         x->begun_usec = incident_realtime_usec(i);
         x->begun_boot_usec = incident_boot_usec(i);
         int r = x->directory ? incident_directory_open(x) : -ENOMEM;
-        if (r == 0)
-                r = incident_directory_read(x, ret_over);
-        return r < 0 ? r : incident_attaching_read_memory(x);
+        return r == 0 ? incident_directory_read(x, ret_over) : r;
 }
 
 static void resume_incident(Incident *x, bool is_over) {
         x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-        if (is_over || x->is_own_bundle)
-                incident_set_state(x, INCIDENT_ENDED);
+        if (is_over)
+                incident_machine_resume_end(x);
         else if (x->has_snapshot && incident_machine_start_recheck(x))
                 log_notice("incident %s: its second snapshot is still to come", x->name);
         else if (x->has_snapshot)
@@ -160,31 +151,27 @@ static void resume_incident(Incident *x, bool is_over) {
 }
 
 /* A directory that cannot be read now may be about dumps: it stays for the next start. */
-static void resume_directory(Incidents *i, const char *parent, const char *name) {
+static void resume_directory(Incidents *i, const char *name) {
         bool is_over = false;
         raise_last_number(i, name);
         Incident *x = incident_new(i, name);
-        int r = x ? read_directory(x, parent, &is_over) : -ENOMEM;
+        int r = x ? read_directory(x, &is_over) : -ENOMEM;
         if (r < 0) {
                 if (!is_no_directory(r))
                         log_warning(r,
                                     "'%s/%s' of an earlier agent cannot be read; it is kept and "
                                     "read at the next start",
-                                    parent, name);
+                                    i->snapshots, name);
                 incident_list_release(x); /* its directory stays */
                 return;
         }
-        x->has_directory = x->is_found = true;
+        x->has_directory = true;
         x->bytes = incident_directory_measure(x);
-        x->is_own_bundle = parent == i->outbox;
-        if (x->is_own_bundle && was_released(i, x->directory))
-                incident_list_remove(x);
-        else
-                resume_incident(x, is_over);
+        resume_incident(x, is_over);
 }
 
-static int sweep(Incidents *i, const char *parent) {
-        _cleanup_closedir_ DIR *d = opendir(parent);
+int incident_list_sweep(Incidents *i) {
+        _cleanup_closedir_ DIR *d = opendir(i->snapshots);
         _cleanup_(incident_texts_done) IncidentTexts names = { 0 };
         if (!d)
                 return -errno;
@@ -197,11 +184,6 @@ static int sweep(Incidents *i, const char *parent) {
                 qsort(names.items, names.n, sizeof *names.items,
                       array_compare_strings); /* a name begins with its time */
         for (size_t k = 0; k < names.n; k++)
-                resume_directory(i, parent, names.items[k]);
+                resume_directory(i, names.items[k]);
         return 0;
-}
-
-int incident_list_sweep(Incidents *i) {
-        int r = sweep(i, i->outbox);
-        return r < 0 ? r : sweep(i, i->snapshots);
 }

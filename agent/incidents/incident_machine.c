@@ -10,13 +10,13 @@
  *       │
  *   RESTING     all is there; others may join for 30 s after the start (and then SNAPSHOT follows)
  *       │ time is over
- *   ENDED       the files are kept; without a dump they become a bundle of their own
+ *   ENDED       the files become a bundle, and the incident is removed; or an operator has
+ *               requested them, and they are kept
  *
  * A snapshot of no known process goes from SNAPSHOT to RESTING. A snapshot that fails is salvaged:
  * another supervisor makes a document of what the first one left. incident_machine_step() is called
  * when a request has ended, a timer has expired, or the last process has ended; each state knows
- * what that means. Files are attached to dumps whenever some are complete (incident_attaching.c).
- */
+ * what that means. No dump waits for any of this. */
 #include "agent/incidents/incident_machine.h"
 
 #include <errno.h>
@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "agent/incidents/incident_attaching.h"
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_request.h"
 #include "collectors/snapshot.h"
@@ -65,7 +64,7 @@ static bool has_new_processes(const Incident *x) {
 
 static bool has_new_units(const Incident *x) {
         for (size_t k = 0; k < x->n_units; k++)
-                if (!x->units[k].is_requested && !x->units[k].is_gone)
+                if (!x->units[k].is_requested)
                         return true;
         return false;
 }
@@ -106,19 +105,24 @@ void incident_machine_await_unit(Incident *x) {
                                AWAITED_MORE_USEC;
 }
 
+/* Once it is published nobody needs it any more. It is removed in the next turn of the loop, since
+ * whoever has made the step still uses it. */
+static void publish(Incident *x) {
+        if (x->cause == INCIDENT_REQUESTED || !x->has_snapshot)
+                return;
+        incident_directory_publish(x);
+        if (x->is_published)
+                (void)incident_machine_arm(x, 0); /* else it stays in the list */
+}
+
 static void end(Incident *x) {
         incident_set_state(x, INCIDENT_ENDED);
-        x->ended_boot_usec = incident_boot_usec(x->owner);
         timer_disarm(x->timer);
         if (x->owner->young == x)
                 x->owner->young = NULL;
         x->bytes = incident_directory_measure(x);
-        if (x->is_found && x->n_units > 0)
-                incident_attaching_start(
-                        x); /* the supervisor of an earlier agent may have added files */
         incident_directory_write(x);
-        if (x->n_units == 0 && x->cause != INCIDENT_REQUESTED && (x->has_snapshot || x->has_report))
-                incident_directory_make_own_bundle(x);
+        publish(x);
         incident_directory_close(x);
 }
 
@@ -132,7 +136,6 @@ static void rest(Incident *x) {
         incident_set_state(x, INCIDENT_RESTING);
         incident_unwatch_exits(x);
         incident_directory_write(x);
-        incident_attaching_start(x); /* units need not wait when it has finished */
         rest_on(x);
 }
 
@@ -175,7 +178,6 @@ static void watch_exits(Incident *x) {
 static void wait_for_exits(Incident *x) {
         incident_set_state(x, INCIDENT_WAITING);
         incident_directory_write(x);
-        incident_attaching_start(x);
         watch_exits(x);
         if (x->owner->is_hurried || all_are_gone(x) || incident_machine_arm(x, EXIT_USEC) < 0)
                 incident_machine_step(x);
@@ -245,6 +247,9 @@ void incident_machine_step(Incident *x) {
                 rest_on(x);
                 break;
         case INCIDENT_ENDED:
+                if (x->is_published)
+                        x->owner->remove(x);
+                return;
         case N_INCIDENT_STATES:
                 break;
         }
@@ -253,7 +258,6 @@ void incident_machine_step(Incident *x) {
 }
 
 void incident_machine_salvage(Incident *x) {
-        incident_report_pending(x, true);
         x->is_salvage = true;
         incident_set_state(x, INCIDENT_SNAPSHOT);
         int r = incident_request_start(x, PROBE_SALVAGE, NULL, on_end);
@@ -285,8 +289,7 @@ void incident_machine_on_joined(Incident *x) {
                 timer_disarm(x->timer);
                 incident_set_state(x, INCIDENT_SNAPSHOT);
                 after_snapshot(x);
-        } else if (x->state == INCIDENT_RESTING)
-                incident_attaching_start(x); /* then its units need not wait */
+        }
 }
 
 /* ---- incidents of an earlier agent ---- */
@@ -295,16 +298,16 @@ bool incident_machine_start_recheck(Incident *x) {
         if (!has_known_process(x) ||
             faccessat(x->dir_fd, SNAPSHOT_AFTER_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
                 return false;
-        incident_report_pending(x, true);
         wait_for_exits(x);
         return true;
 }
 
 void incident_machine_resume_resting(Incident *x) {
         x->is_public_reported = true;
-        if (x->n_units > 0)
-                log_notice("incident %s: what is not attached to its dumps yet is attached now",
-                           x->name);
-        incident_report_pending(x, true);
         rest(x);
+}
+
+void incident_machine_resume_end(Incident *x) {
+        incident_set_state(x, INCIDENT_ENDED);
+        publish(x);
 }

@@ -3,7 +3,7 @@
 
 #include "agent/incidents/incident.h"
 
-/** Continues from the state that it is in. Ends may follow, so that its directory moves. */
+/** Continues from the state that it is in. One that is published is removed: do not touch it. */
 void incident_machine_step(Incident *x);
 /** Calls incident_machine_step() after this time. @return 0, -errno */
 int incident_machine_arm(Incident *x, uint64_t usec);
@@ -19,5 +19,7 @@ void incident_machine_await_unit(Incident *x);
 void incident_machine_salvage(Incident *x);
 /** Waits for its processes, if its second snapshot is still to come. @return whether it is */
 bool incident_machine_start_recheck(Incident *x);
-/** All is there, but perhaps not attached yet. */
+/** All is there. */
 void incident_machine_resume_resting(Incident *x);
+/** It had ended, and was perhaps not published. */
+void incident_machine_resume_end(Incident *x);

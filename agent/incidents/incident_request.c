@@ -21,7 +21,7 @@
 
 /* ---- answers ---- */
 
-/* If the row cannot be written, only incident.json has the answer. */
+/* If the row cannot be written, only snapshot-context.json has the answer. */
 static void handle_answer(const Incident *x, IncidentProcess *p, const IncidentProcess *answer) {
         p->pid = answer->pid;
         p->start_ticks = answer->start_ticks;
@@ -128,7 +128,7 @@ static void fill_commands(const Config *c, ProbeRequest *o, CollectCommand *comm
 static void fill_dumps(Incident *x, ProbeRequest *o, Lists *l, bool only_new) {
         for (size_t k = 0; k < x->n_units; k++) {
                 IncidentUnit *u = &x->units[k];
-                if (u->is_gone || (only_new && u->is_requested))
+                if (only_new && u->is_requested)
                         continue;
                 u->is_requested = true;
                 l->dumps[o->collect.n_dumps++] = (CollectDump){ u->path, u->owner.uid };

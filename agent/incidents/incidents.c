@@ -15,7 +15,6 @@
 #include <strings.h>
 
 #include "agent/incidents/incident.h"
-#include "agent/incidents/incident_attaching.h"
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_list.h"
 #include "agent/incidents/incident_machine.h"
@@ -28,8 +27,6 @@
 
 #define GATHER_USEC (50 * USEC_PER_MSEC) /* hooks of one failure run together */
 #define TRIGGER_MAX 300
-#define FOUND_USEC                                                                                 \
-        (2 * USEC_PER_SEC)      /* the source `incidents` finds a directory within this time */
 #define PID_MAX ((1 << 22) - 1) /* the kernel's PID_MAX_LIMIT, which is not reached */
 
 /* ---- an event starts an incident, or joins it ---- */
@@ -76,6 +73,8 @@ static Incident *incidents_start_or_join(Incidents *i, const Owner *o, IncidentC
                 &i->rules, o, cause, has_snapshot_underway(i->young), incident_boot_usec(i));
         if (v == INCIDENT_JOIN && i->young) {
                 i->n_joined++;
+                if (i->young->cause == INCIDENT_REQUESTED && cause != INCIDENT_REQUESTED)
+                        i->young->cause = cause; /* now it is evidence, too */
                 incident_directory_write_soon(i->young);
                 return i->young;
         }
@@ -125,6 +124,20 @@ static IncidentProcess process_of(const NoteView *v) {
         return p;
 }
 
+/* @param is_requested  its logs need not be read */
+static void add_unit(Incident *x, const NoteView *v, bool is_requested) {
+        IncidentUnit u = { .source = (char *)v->source, /* copied */
+                           .path = (char *)v->unit_path,
+                           .owner = v->owner,
+                           .is_requested = is_requested };
+        const Bundle *b =
+                bundle_table_find_unit(x->owner->context.bundles, v->source, v->unit_path);
+        if (b)
+                memcpy(u.bundle, b->rec.id, sizeof u.bundle);
+        if (incident_add_unit(x, &u) == 0) /* else it is there, or left out */
+                incident_directory_write_soon(x);
+}
+
 void incidents_on_note(Incidents *i, const NoteView *v) {
         const IncidentsContext *c = &i->context;
         const char *why = "snapshots are off";
@@ -144,55 +157,34 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
         IncidentProcess p = process_of(v);
         add_log_file_of_note(x, v, &p);
         incident_add_job(x, p.pid, p.start_ticks);
-        bool is_new_unit =
-                v->source && v->unit_path &&
-                incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
-                                                      .path = (char *)v->unit_path,
-                                                      .owner = v->owner }) == 0;
+        if (v->source && v->unit_path)
+                add_unit(x, v, false);
         int r = incident_texts_add(&x->notes, INCIDENT_NOTES_MAX, v->note->id);
         if (r != 0)
                 c->on_public(v->note->id, -1, "too many notes came at once", c->userdata);
         if ((p.pid > 0 || p.question.hook_pid > 0) && incident_add_process(x, &p) < 0)
                 log_warning(-ENOMEM, "incident %s: a process is left out of it", x->name);
-        if (is_new_unit) {
-                c->on_pending(v->source, v->unit_path, true, c->userdata);
-                if (x->has_snapshot)
-                        incident_attaching_start(x);
-        }
         incident_machine_on_joined(x);
 }
 
 void incidents_add_unit_of_note(Incidents *i, const NoteView *v) {
-        const IncidentsContext *c = &i->context;
-        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
-                if (x->is_own_bundle || !incident_texts_have(&x->notes, v->note->id))
-                        continue;
-                if (incident_add_unit(x, &(IncidentUnit){ .source = (char *)v->source, /* copied */
-                                                          .path = (char *)v->unit_path,
-                                                          .owner = v->owner,
-                                                          .is_requested = true }) != 0)
-                        continue;
-                bool is_complete = x->state >= INCIDENT_RESTING;
-                c->on_pending(v->source, v->unit_path, true, c->userdata);
-                if (is_complete)
-                        incident_directory_write(x); /* the unit gets incident.json as it is now */
-                else
-                        incident_directory_write_soon(x);
-                if (is_complete || x->has_snapshot)
-                        incident_attaching_start(x); /* it ends the wait of a complete incident */
-        }
+        LIST_FOREACH_ITEM (Incident, x, link, &i->incidents)
+                if (!x->is_published && incident_texts_have(&x->notes, v->note->id))
+                        add_unit(x, v, true);
 }
 
-void incidents_unit_renewed(Incidents *i, const char *source, const char *unit_path,
-                            uint64_t before_usec) {
+void incidents_on_found(Incidents *i, const BundleRecord *rec) {
+        if (rec->kind == SOURCE_OOM && i->young && i->young->state != INCIDENT_ENDED) {
+                (void)incident_texts_add(&i->young->related, INCIDENT_RELATED_MAX,
+                                         rec->id); /* else it is not named */
+                incident_directory_write_soon(i->young);
+        }
         LIST_FOREACH_ITEM (Incident, x, link, &i->incidents) {
-                IncidentUnit *u = incident_find_unit(x, source, unit_path);
-                if (!u || u->added_usec >= before_usec)
+                IncidentUnit *u = incident_find_unit(x, rec->source, rec->path);
+                if (!u || u->bundle[0] || x->state == INCIDENT_ENDED)
                         continue;
-                u->is_gone = true;
-                if (x->state != INCIDENT_ENDED)
-                        incident_directory_write_soon(x);
-                log_debug("incident %s: '%s' is another dump by now", x->name, unit_path);
+                memcpy(u->bundle, rec->id, sizeof u->bundle);
+                incident_directory_write_soon(x);
         }
 }
 
@@ -221,35 +213,13 @@ int incidents_on_peer_failure(Incidents *i, const char *what) {
                                                                                         : -EAGAIN;
 }
 
-/* A snapshot that an operator requested is not delivered; with a report it is. */
-static int write_report(Incident *x, const IncidentReport *r) {
-        char name[64];
-        int error = incident_directory_open(x);
-        (void)snprintf(name, sizeof name, "%s.json", r->name);
-        if (error == 0)
-                error = fs_write_file(x->dir_fd, name, r->json->text, r->json->n, 0600);
-        (void)snprintf(name, sizeof name, "%s.md", r->name);
-        if (error == 0)
-                error = fs_write_file(x->dir_fd, name, r->text->text, r->text->n, 0600);
-        x->has_report = x->has_report || error == 0;
-        x->cause = error == 0 && x->cause == INCIDENT_REQUESTED ? INCIDENT_KERNEL : x->cause;
-        return error;
-}
-
-int incidents_add_report(Incidents *i, const IncidentReport *r) {
+void incidents_on_oom_kill(Incidents *i, uid_t uid, const char *line) {
         const char *why = NULL;
         char trigger[TRIGGER_MAX];
-        if (!i->config->snapshot.enabled)
-                return -EPERM;
-        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", r->what);
-        Incident *x = incidents_start_or_join(i, &r->owner, INCIDENT_KERNEL, trigger, &why);
-        if (!x)
-                return -EAGAIN;
-        int error = write_report(x, r);
-        if (error < 0)
-                log_warning(error, "incident %s: '%s' cannot be written", x->name, r->name);
-        incident_machine_on_joined(x);
-        return error;
+        (void)snprintf(trigger, sizeof trigger, "the kernel log: %s", line);
+        if (i->config->snapshot.enabled)
+                (void)incidents_start_or_join(i, &(Owner){ .uid = uid }, INCIDENT_KERNEL, trigger,
+                                              &why); /* it logs why not */
 }
 
 void incidents_on_hw_error(Incidents *i, const char *line, const char *record) {
@@ -265,7 +235,7 @@ void incidents_on_hw_error(Incidents *i, const char *line, const char *record) {
 
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
         LIST_FOREACH_ITEM (const Incident, x, link, &i->incidents) {
-                if (strcmp(x->name, name) != 0)
+                if (strcmp(x->name, name) != 0 || x->is_published)
                         continue;
                 *ret = (IncidentView){ .name = x->name,
                                        .done = x->state >= INCIDENT_WAITING,
@@ -281,9 +251,8 @@ void incidents_fill_view(const Incidents *i, HookView *ret) {
         ret->n_snapshots_underway = incidents_n_underway(i);
 }
 
-/* An incident with a dump has no more to do once it rests; without a dump it is still to be
- * delivered. */
-static bool is_underway(const Incident *x, uint64_t now_usec) {
+/* What an operator has requested is not delivered. */
+static bool is_underway(const Incident *x) {
         switch (x->state) {
         case INCIDENT_GATHERING:
         case INCIDENT_SNAPSHOT:
@@ -291,10 +260,8 @@ static bool is_underway(const Incident *x, uint64_t now_usec) {
         case INCIDENT_RECHECKING:
                 return true;
         case INCIDENT_RESTING:
-                return x->attaching.job || (x->n_units == 0 && x->cause != INCIDENT_REQUESTED);
+                return x->cause != INCIDENT_REQUESTED;
         case INCIDENT_ENDED:
-                return x->attaching.job || (x->is_own_bundle && x->ended_boot_usec > 0 &&
-                                            now_usec - x->ended_boot_usec < FOUND_USEC);
         case N_INCIDENT_STATES:
                 break;
         }
@@ -302,17 +269,10 @@ static bool is_underway(const Incident *x, uint64_t now_usec) {
 }
 
 size_t incidents_n_underway(const Incidents *i) {
-        uint64_t now = incident_boot_usec(i);
         size_t n = 0;
         LIST_FOREACH (l, &i->incidents)
-                n += is_underway(CONTAINER_OF(l, Incident, link), now);
+                n += is_underway(CONTAINER_OF(l, Incident, link));
         return n;
-}
-
-void incidents_on_delivered(Incidents *i, const char *unit_path) {
-        LIST_FOREACH_ITEM_SAFE (Incident, x, link, &i->incidents)
-                if (x->is_own_bundle && strcmp(x->directory, unit_path) == 0)
-                        incident_list_remove(x);
 }
 
 void incidents_hurry(Incidents *i, bool on) {
@@ -328,16 +288,13 @@ int incidents_new(Incidents **ret, const IncidentsContext *context, const Config
         Incidents *i = calloc(1, sizeof *i);
         if (!i)
                 return -ENOMEM;
-        *i = (Incidents){ .context = *context, .config = config };
+        *i = (Incidents){ .context = *context, .config = config, .remove = incident_list_remove };
         list_init(&i->incidents);
         i->snapshots = path_join(config->state_directory, "snapshots");
-        i->outbox = path_join(config->state_directory, "incidents");
         i->socket = supervisor_client_socket(config->api.socket);
-        int r = i->snapshots && i->outbox && i->socket ? 0 : -ENOMEM;
+        int r = i->snapshots && i->socket ? 0 : -ENOMEM;
         if (r == 0)
                 r = fs_mkdir_p(i->snapshots, 0700);
-        if (r == 0)
-                r = fs_mkdir_p(i->outbox, 0700);
         if (r == 0)
                 r = incident_list_sweep(i);
         if (r < 0) {
@@ -354,7 +311,6 @@ Incidents *incidents_free(Incidents *i) {
         LIST_FOREACH_SAFE (l, &i->incidents)
                 incident_list_release(CONTAINER_OF(l, Incident, link));
         free(i->snapshots);
-        free(i->outbox);
         free(i->socket);
         free(i);
         return NULL;
@@ -362,9 +318,4 @@ Incidents *incidents_free(Incidents *i) {
 
 void incidents_rebind(Incidents *i, const Config *config) {
         i->config = config;
-        LIST_FOREACH (l, &i->incidents) { /* sources may have been created again */
-                const Incident *x = CONTAINER_OF(l, Incident, link);
-                if (x->state < INCIDENT_RESTING || x->attaching.job)
-                        incident_report_pending(x, true);
-        }
 }

@@ -113,11 +113,6 @@ void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
         before = MIN(before, most);
         b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
-        if (bundle_is_of_attachments(&b->rec)) { /* not now: the agent is still being set up */
-                if (b->rec.state == BUNDLE_SETTLING)
-                        source_probe_bundle_in(b, 0);
-                return;
-        }
         hook_hints_load(s, b, false);
         source_probe_bundle(b);
 }

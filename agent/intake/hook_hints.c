@@ -1,13 +1,11 @@
 /* Hints of hooks about units: how many hooks are running, whether one has finished, which files
- * they have promised, whether something is still to be attached. They make a unit wait, or accept a
- * shorter quiet.
+ * they have promised. They make a unit wait, or accept a shorter quiet.
  *
  * Hints are kept beside the bundles, because a hook may run before its directory is created, and in
  * memory only: after a start the notes in the store replace them. There is one for each unit and
  * owner of hooks; the list is the context's, so that its bounds hold for all sources. A hint beyond
  * them is refused: its unit is probed once for each note, as the notes in the store name it, and is
- * complete as if no hook had named it.
- * Nobody's hooks use up the hints of root's hooks and of what the agent itself attaches. Whether a
+ * complete as if no hook had named it. Nobody's hooks use up the hints of root's hooks. Whether a
  * hint counts for a bundle is decided when it is used, when the owners of the unit's files are
  * known.
  *
@@ -41,8 +39,7 @@ typedef struct HookHint { /* of the hooks of one owner about one unit */
         Charge charge;        /* of the hooks' owner */
         uint64_t n_uncounted; /* notes that have not been counted as ignored */
         unsigned n_open;
-        bool finished; /* one has finished */
-        bool pending;
+        bool finished;            /* one has finished */
         PromisedFiles promised;   /* that were not seen */
         uint64_t last_usec;       /* CLOCK_BOOTTIME, the last time */
         uint64_t first_open_usec; /* CLOCK_BOOTTIME; 0 = none was */
@@ -71,8 +68,9 @@ static bool is_about(const HookHint *n, const char *path) {
         return strcmp(n->path, path) == 0;
 }
 
-/* Root outside of containers; also the sender of hints about attachments. */
-static const Owner root = { .uid = 0 };
+static const Owner root = {
+        .uid = 0
+}; /* outside of containers: its hints have a bound of their own */
 
 static uid_t hint_uid(const HookHint *n) {
         return bound_owner(&n->charge)->uid;
@@ -101,7 +99,7 @@ static void expire_hooks(const IntakeSource *s, HookHint *n) {
 }
 
 static bool is_awaited(const HookHint *n) {
-        return n->n_open > 0 || n->pending;
+        return n->n_open > 0;
 }
 
 static HookHint *hint_new(IntakeSource *s, const char *path, const Owner *o) {
@@ -165,13 +163,6 @@ void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Own
         HookHint *n = get_hint(s, unit_path, o);
         if (n)
                 add_promise(n, name);
-}
-
-bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
-        HookHint *n = get_hint(s, unit_path, &root);
-        if (n)
-                n->pending = pending;
-        return n != NULL;
 }
 
 typedef struct StoredHints {
@@ -252,7 +243,6 @@ void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) 
                 expire_hooks(s, n);
                 facts->n_hooks += n->n_open;
                 any_finished = any_finished || n->finished;
-                facts->pending = facts->pending || n->pending;
                 facts->missing = facts->missing || (n->promised.n > 0 && n->n_open == 0);
         }
         facts->hooks_finished = any_finished && facts->n_hooks == 0;

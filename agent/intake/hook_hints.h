@@ -9,11 +9,9 @@ void hook_hints_init(IntakeContext *c);
 /** Forgets those of a source that ends. */
 void hook_hints_done(IntakeSource *s);
 
-/** Records that a hook has started, that one has finished, or whether something is still to be
- * attached. @return whether the unit may be probed now: it is of this source */
+/** Records that a hook has started, or that one has finished. */
 void hook_hints_start(IntakeSource *s, const char *unit_path, const Owner *o);
 void hook_hints_finish(IntakeSource *s, const char *unit_path, const Owner *o);
-bool hook_hints_set_pending(IntakeSource *s, const char *unit_path, bool pending);
 /** Restores the hints about a SETTLING bundle from the notes in the store.
  * @param are_counted  it was READY before: hook_hints_report_ignored() has counted the notes, and
  * what hints there are know more */

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "agent/intake/admission.h"
-#include "agent/intake/attached.h"
 #include "agent/intake/ended_links.h"
 #include "agent/intake/hook_hints.h"
 #include "agent/intake/late_files.h"
@@ -55,17 +54,9 @@ void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, cons
         probe_hinted_unit(s, unit_path);
 }
 
-void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending) {
-        if (!hook_hints_set_pending(s, unit_path, pending) || pending)
-                return;
-        Bundle *b = bundle_table_find_unit(s->context->bundles, s->config->name, unit_path);
-        if (b && b->source == s)
-                source_probe_bundle(b);
-}
-
-void intake_on_report_end(Bundle *b) {
-        if (b->source && b->rec.state == BUNDLE_SETTLING)
-                source_probe_bundle(b);
+void intake_source_probe_path(IntakeSource *s, const char *path) {
+        if (path_is_below(path, s->spec->fixed))
+                path_probes_add(s, source_spec_relative(s->spec, path));
 }
 
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
@@ -73,11 +64,9 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         admission_release(b);
         /* A quarantined one can be restored; of others the row has whether links are still needed.
          */
-        attached_on_final(s, b);
         hook_hints_forget_unit(s, b->rec.path);
         late_files_on_final(s, b);
-        /* A supplement of attachments can have the same id as the links of late files. */
-        if (b->rec.state == BUNDLE_DELIVERED && (b->dirty || bundle_is_of_attachments(&b->rec)))
+        if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
                 intake_recheck_links(s, b->rec.id);
         else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
                 ended_links_release(s, b->rec.id); /* some may be there where links were refused */
@@ -134,7 +123,6 @@ int intake_source_new(IntakeSource **ret, IntakeContext *context, const ConfigSo
         hook_hints_init(context);
         source_watch_init(context);
         ended_links_init(s);
-        attached_init(s);
         list_init(&s->tasks);
         int r = path_probes_init(s);
         if (r >= 0)
@@ -209,7 +197,6 @@ IntakeSource *intake_source_free(IntakeSource *s) {
         path_probes_done(s);
         ended_links_done(s);
         link_sweep_done(s);
-        attached_done(s);
         lock_renewal_done(s);
         hook_hints_done(s);
         unit_table_done(&s->table);

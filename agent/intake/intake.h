@@ -5,7 +5,6 @@
 #include <systemd/sd-event.h>
 
 #include "agent/api/view.h"
-#include "agent/hooknotes/attachments.h"
 #include "agent/retention/source_spec.h"
 #include "agent/store/bundle.h"
 #include "config/config.h"
@@ -32,29 +31,21 @@ typedef struct IntakeContext { /* borrowed by the sources */
         const char *instance_id, *proc_root;
         const char *const *trusted_uids; /* agreement.trusted_uids, NULL at the end; NULL: none */
         const char *link_list;           /* the file of retention/link_list.h; NULL: none */
-        Attachments *attachments;        /* NULL: nothing is ever attached */
         uint64_t hook_deadline_usec;     /* hook.deadline: the longest that a hook may run */
         /* A bundle is complete, or labelled: ship it. */
         void (*on_ready)(Bundle *b, void *userdata);
-        /* Another unit is at the path of an earlier bundle. NULL: not reported @param before_usec
-         * CLOCK_REALTIME: notes about the path until then belong to the earlier unit */
-        void (*on_renewed)(const char *source, const char *unit_path, uint64_t before_usec,
-                           void *userdata);
         /* n members were left out; for the metric. */
         void (*on_discard)(const char *reason, uint64_t n, void *userdata);
         /* n notes of one user about a unit are ignored, because it has files of other users. NULL:
          * not reported */
         void (*on_unheard)(uint64_t n, void *userdata);
-        /* A bundle is complete. @return whether a report of it is being made: the bundle waits for
-         * the report for at most `settle`, and this is called again. NULL: no report is ever made
-         */
-        bool (*on_whole)(Bundle *b, void *userdata);
+        /* Sets what a new row says of a unit that the agent itself has made: its kind, owner and
+         * what it is about, and its deliveries if they are not all destinations of the source.
+         * NULL: there are no such units */
+        void (*describe)(const IntakeSource *s, BundleRecord *rec, void *userdata);
         /* A bundle was found: its row is there, though perhaps not yet durable. NULL: not reported
          */
         void (*on_found)(Bundle *b, void *userdata);
-        /* @return whether a source of that name is configured. What was attached to dumps of
-         * another source is removed after a day. NULL: it stays */
-        bool (*is_configured)(const char *source, void *userdata);
         /* Nothing that the links of this bundle hold is needed any more. NULL: not reported */
         void (*on_links_rechecked)(IntakeSource *s, const char *id, void *userdata);
         void *userdata;
@@ -92,6 +83,8 @@ void intake_source_flush(IntakeSource *s, bool flush);
 /** @param on  accepts no new bundles after one more scan; known bundles continue. Else accepts new
  * ones again */
 void intake_source_hold(IntakeSource *s, bool on);
+/** Probes a path below the source now: something may be there. */
+void intake_source_probe_path(IntakeSource *s, const char *path);
 /** Accepts one settling bundle as if `settle` were over. */
 void intake_flush_bundle(Bundle *b);
 
@@ -134,13 +127,6 @@ void intake_source_on_hook_finished(IntakeSource *s, const char *unit_path, cons
  * INTAKE_PROMISED_MAX of a unit are remembered. */
 void intake_source_expect_file(IntakeSource *s, const char *unit_path, const Owner *o,
                                const char *name);
-/** @param pending  something is still to be attached to the unit: it waits for that, for at most
- * `settle` */
-void intake_source_set_pending(IntakeSource *s, const char *unit_path, bool pending);
-/** The report of the bundle is made, or will not be: the bundle does not wait for it any more. */
-void intake_on_report_end(Bundle *b);
-/** Something was attached to the unit: its bundle is shipped with it, or a supplement is. */
-void intake_source_on_attached(IntakeSource *s, const char *unit_path);
 
 /* ---- facts about a source ---- */
 

@@ -193,8 +193,7 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
 
 void late_files_hold(Bundle *b) {
         IntakeSource *s = b->source;
-        if (s->spec->scan.kind == SOURCE_PROCESS_CORE || bundle_is_of_attachments(&b->rec) ||
-            bundle_is_from_links(&b->rec))
+        if (s->spec->scan.kind == SOURCE_PROCESS_CORE || bundle_is_from_links(&b->rec))
                 return;
         if (b->probing) {
                 b->probe_wanted = true;

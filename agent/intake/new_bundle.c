@@ -34,48 +34,52 @@ int new_bundle_supplement_id(char ret[BUNDLE_ID_SIZE], const BundleRecord *base,
         return n < 0 || n >= BUNDLE_ID_SIZE ? -EOVERFLOW : 0;
 }
 
-/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of */
-static int add_bundle(IntakeSource *s, const ScanUnit *u, Origin origin, const BundleRecord *base,
-                      Bundle **ret) {
-        _cleanup_(bundle_record_done) BundleRecord rec = {
-                .kind = s->spec->scan.kind,
-                .state = BUNDLE_SETTLING,
-                .complete = true,
-                .origin = origin,
-                .uid = u->st.st_uid,
-                .unit_dev = (uint64_t)u->st.st_dev,
-                .unit_ino = (uint64_t)u->st.st_ino,
-                .unit_born_usec = u->born_usec,
-                .n_files = u->n_files,
-                .bytes = u->bytes,
-                .oldest_mtime_usec = u->oldest_mtime_usec,
-                .digest = u->digest,
-                .links_held = origin == ORIGIN_LINKS,
-        };
-        rec.source = strdup(s->config->name);
-        rec.path = source_unit_path(s, u->relative);
-        if (!rec.source || !rec.path)
+/* Sets what is known of the unit, and whose it is. @return 0, -ENOMEM */
+static int set_unit(const IntakeSource *s, const ScanUnit *u, BundleRecord *rec) {
+        *rec = (BundleRecord){ .kind = s->spec->scan.kind,
+                               .state = BUNDLE_SETTLING,
+                               .complete = true,
+                               .uid = u->st.st_uid,
+                               .unit_dev = (uint64_t)u->st.st_dev,
+                               .unit_ino = (uint64_t)u->st.st_ino,
+                               .unit_born_usec = u->born_usec,
+                               .n_files = u->n_files,
+                               .bytes = u->bytes,
+                               .oldest_mtime_usec = u->oldest_mtime_usec,
+                               .digest = u->digest };
+        rec->source = strdup(s->config->name);
+        rec->path = source_unit_path(s, u->relative);
+        if (!rec->source || !rec->path)
                 return -ENOMEM;
-        if (source_kind_has_incident(rec.kind)) {
-                strcpy(rec.date_time, u->values.date_time);
-                strcpy(rec.cluster_id, u->values.cluster_id);
+        if (s->context->describe)
+                s->context->describe(s, rec, s->context->userdata);
+        return 0;
+}
+
+/* @param base  NULL, or the bundle that this is supplement number base->n_supplements of
+ * @param rec  of set_unit() */
+static int add_bundle(IntakeSource *s, const ScanUnit *u, const BundleRecord *base,
+                      BundleRecord *rec, Bundle **ret) {
+        if (source_kind_has_incident(rec->kind)) {
+                strcpy(rec->date_time, u->values.date_time);
+                strcpy(rec->cluster_id, u->values.cluster_id);
         }
         if (base) {
-                int r = new_bundle_supplement_id(rec.id, base, base->n_supplements);
+                int r = new_bundle_supplement_id(rec->id, base, base->n_supplements);
                 if (r < 0)
                         return r;
-                strcpy(rec.supplement_of, base->id);
-                strcpy(rec.date_time, base->date_time);
-                strcpy(rec.cluster_id, base->cluster_id);
-                if (base->s3_prefix && !(rec.s3_prefix = strdup(base->s3_prefix)))
+                strcpy(rec->supplement_of, base->id);
+                strcpy(rec->date_time, base->date_time);
+                strcpy(rec->cluster_id, base->cluster_id);
+                if (base->s3_prefix && !(rec->s3_prefix = strdup(base->s3_prefix)))
                         return -ENOMEM;
         } else
-                bundle_id_from_unit(&(BundleOrigin){ .kind = rec.kind,
-                                                     .source = rec.source,
+                bundle_id_from_unit(&(BundleOrigin){ .kind = rec->kind,
+                                                     .source = rec->source,
                                                      .instance_id = s->context->instance_id },
-                                    u, rec.path, rec.id);
-        int r = new_bundle_fill_deliveries(s, &rec);
-        return r < 0 ? r : bundle_table_add(s->context->bundles, &rec, s, ret);
+                                    u, rec->path, rec->id);
+        int r = rec->n_deliveries > 0 ? 0 : new_bundle_fill_deliveries(s, rec);
+        return r < 0 ? r : bundle_table_add(s->context->bundles, rec, s, ret);
 }
 
 static uint64_t since_newest_usec(const IntakeSource *s, const ScanUnit *u) {
@@ -108,13 +112,16 @@ static bool reserve_number(IntakeSource *s, BundleRecord *base) {
 }
 
 Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, Origin origin, BundleRecord *base) {
-        _cleanup_free_ char *path = source_unit_path(s, u->relative);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         Bundle *b = NULL;
         Charge charge = { 0 };
-        if (!path || !admission_request(s, path, u->st.st_uid, &charge))
+        int r = set_unit(s, u, &rec);
+        rec.origin = origin;
+        rec.links_held = origin == ORIGIN_LINKS;
+        if (r < 0 || !admission_request(s, rec.path, rec.uid, &charge))
                 return NULL;
-        bool is_reserved = !base || reserve_number(s, base); /* it logs a failure */
-        int r = is_reserved ? add_bundle(s, u, origin, base, &b) : 0;
+        if (!base || reserve_number(s, base)) /* it logs a failure */
+                r = add_bundle(s, u, base, &rec, &b);
         if (b) {
                 b->charge = charge;
                 if (s->context->on_found)

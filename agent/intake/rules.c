@@ -105,12 +105,6 @@ IntakeAnswer intake_decide(const IntakeFacts *f, const IntakeLimits *t) {
                 return answer;
         if (f->n_hooks > 0)
                 return wait_for(t, HOOK_REPROBE_USEC, "a hook is still at work on it");
-        if ((f->pending || f->reporting) && !t->flush && f->whole_usec < t->settle_usec) {
-                answer = wait_for(t, t->settle_usec - f->whole_usec,
-                                  f->pending ? "the second hardware snapshot is still to come"
-                                             : "its crash report is being made");
-                answer.only_pending = true;
-        }
         return answer;
 }
 

@@ -22,9 +22,6 @@ typedef struct IntakeFacts {
         unsigned n_hooks;    /* that may still write files of it */
         bool hooks_finished; /* one has reported it, and all that did have finished */
         bool missing;        /* a file that a hook promised has not been seen */
-        bool pending;        /* something is still to be attached to it */
-        bool reporting;      /* so is its crash report */
-        uint64_t whole_usec; /* how long it has waited for that alone */
 } IntakeFacts;
 
 /* A unit that a hook reports is the last thing its process wrote: when the hook has finished, so
@@ -48,7 +45,6 @@ typedef struct IntakeAnswer {
         IntakeVerdict verdict;
         uint64_t next_usec; /* from now; only for INTAKE_WAIT */
         const char *why;    /* static, a sentence for people: why it waits or is incomplete */
-        bool only_pending;  /* it waits for nothing but what is still to be attached */
 } IntakeAnswer;
 
 /** @return whether it could be complete, so that writers and headers are worth checking;

@@ -137,10 +137,8 @@ static void give_up_unreadable(IntakeSource *s, Bundle *b, const ScanUnit *u) {
                                reason); /* a refused transition is logged there */
 }
 
-static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const UnitProbe *p,
-                            bool is_gone) {
+static IntakeFacts facts_of(const Bundle *b, const UnitProbe *p, bool is_gone) {
         const UnitWalk *w = &p->walk;
-        uint64_t whole_usec = b->whole_boot_usec;
         return (IntakeFacts){
                 .gone = is_gone,
                 .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
@@ -149,7 +147,6 @@ static IntakeFacts facts_of(const IntakeSource *s, const Bundle *b, const UnitPr
                 .process_gone = b->process_seen &&
                                 !(p->process_seen && p->process_start == b->process_start),
                 .contradicted = w->contradicted,
-                .whole_usec = whole_usec > 0 ? source_boot_usec(s) - whole_usec : 0,
         };
 }
 
@@ -170,7 +167,7 @@ static void apply_members(Bundle *b, UnitWalk *w) {
         w->pids = (NamedPids){ 0 };
 }
 
-static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, IntakeFacts *facts) {
+static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, const IntakeFacts *facts) {
         const IntakeLimits limits = { .settle_usec = s->config->settle_usec,
                                       .max_wait_usec = s->config->max_wait_usec,
                                       .waited_usec = b->checked_boot_usec - b->seen_boot_usec,
@@ -183,17 +180,7 @@ static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, IntakeFacts *
                 settling_probe(b);
                 return;
         }
-        IntakeAnswer answer = intake_decide(facts, &limits);
-        if ((answer.verdict == INTAKE_COMPLETE || answer.verdict == INTAKE_INCOMPLETE ||
-             answer.only_pending) &&
-            s->context->on_whole && s->context->on_whole(b, s->context->userdata)) {
-                facts->reporting = true;
-                answer = intake_decide(facts, &limits);
-        }
-        if (!answer.only_pending)
-                b->whole_boot_usec = 0;
-        else if (b->whole_boot_usec == 0)
-                b->whole_boot_usec = b->checked_boot_usec;
+        const IntakeAnswer answer = intake_decide(facts, &limits);
         apply_answer(s, b, p, &answer);
 }
 
@@ -209,7 +196,7 @@ static void apply_probe(IntakeSource *s, Bundle *b, UnitProbe *p, bool seen) {
                 apply_facts(s, b, p);
         else if (seen) /* our links may have grown */
                 b->rec.digest = u->digest;
-        IntakeFacts facts = facts_of(s, b, p, is_gone && p->place != UNIT_IN_LINKS_AND_ELSEWHERE);
+        IntakeFacts facts = facts_of(b, p, is_gone && p->place != UNIT_IN_LINKS_AND_ELSEWHERE);
         if (seen)
                 apply_members(b, &p->walk);
         hook_hints_remove_seen(s, b->rec.path, &p->walk.promised);
@@ -289,11 +276,6 @@ void settling_probe(Bundle *b) {
                 return;
         if (b->probing) {
                 b->dirty = true;
-                return;
-        }
-        if (bundle_is_of_attachments(&b->rec)) { /* they are complete, and ours */
-                if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, NULL) == 0)
-                        s->context->on_ready(b, s->context->userdata);
                 return;
         }
         UnitProbe *p = new_probe(b);

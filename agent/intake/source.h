@@ -102,14 +102,6 @@ typedef struct LinkSweep {
         char *unlisted; /* a note of links without a row; owned; NULL: none */
 } LinkSweep;
 
-/* attached.c's */
-typedef struct SourceAttached {
-        PathQueue queue; /* paths of units that may have attachments to be shipped */
-        sd_event_source *timer;
-        ClockStep steady; /* checked by each sweep */
-        uint64_t steady_usec;
-} SourceAttached;
-
 /* lock_renewal.c's: of a source that nodes share. */
 typedef struct UnmarkedDelivery {
         char *relative; /* of the unit; owned */
@@ -157,7 +149,6 @@ struct IntakeSource {
         SourceAdmission admission;
         EndedLinks links;
         LinkSweep sweep;
-        SourceAttached attached;
         LockRenewal renewal;
         char history_id[BUNDLE_ID_SIZE]; /* history.c's: the next scan checks the rows after it;
                                             "" = from the oldest on */

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "agent/intake/admission.h"
-#include "agent/intake/attached.h"
 #include "agent/intake/history.h"
 #include "agent/intake/hook_hints.h"
 #include "agent/intake/link_sweep.h"
@@ -251,7 +250,6 @@ static void end_scan(IntakeSource *s) {
                 s->scan.is_wanted = s->scan.is_wanted || admission_is_resumable(s);
         }
         set_state(s, SOURCE_SCAN_IDLE);
-        attached_sweep(s);
         link_sweep_repeat(s);
         history_report(s, &s->scan.found->ended);
         s->scan.found = scan_job_free(s->scan.found);

@@ -83,5 +83,5 @@ bool intake_source_is_idle(const IntakeSource *s) {
         return s->scan.has_completed && !source_scan_is_running(s) && !s->scan.is_wanted &&
                s->n_probes == 0 && s->renewal.n_marks == 0 && s->links.n_releases == 0 &&
                !s->sweep.is_running && !s->admission.has_late &&
-               path_queue_is_empty(&s->paths.queue) && path_queue_is_empty(&s->attached.queue);
+               path_queue_is_empty(&s->paths.queue);
 }

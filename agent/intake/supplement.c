@@ -1,6 +1,6 @@
-/* Supplements: a bundle with what came into a unit, or was attached to it, after its bundle had
- * been delivered. Supplement number N of a bundle has its id and `-sN`. A probe compares the unit
- * with the fingerprints of all that was shipped of it; only what is new gets into the supplement.
+/* Supplements: a bundle with what came into a unit after its bundle had been delivered. Supplement
+ * number N of a bundle has its id and `-sN`. A probe compares the unit with the fingerprints of all
+ * that was shipped of it; only what is new gets into the supplement.
  */
 #include "agent/intake/supplement.h"
 
@@ -101,15 +101,4 @@ void supplement_probe(IntakeSource *s, const ScanUnit *u, const char *base_id) {
         }
         (void)probe_submit(s, s->probes, &TAKE_PTR(p)->probe,
                            on_probed); /* logged there; the next scan tries again */
-}
-
-void supplement_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes) {
-        ScanUnit u = { .relative = (char *)source_spec_relative(s->spec, base->path), /* borrowed */
-                       .n_files = n,
-                       .bytes = bytes,
-                       .oldest_mtime_usec = base->oldest_mtime_usec };
-        u.st = (struct stat){ .st_uid = base->uid };
-        Bundle *b = new_bundle_record(s, &u, ORIGIN_ATTACHMENTS, base);
-        if (b) /* else the next sweep */
-                source_probe_bundle(b);
 }

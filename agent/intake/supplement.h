@@ -18,5 +18,3 @@ void supplement_probe(IntakeSource *s, const ScanUnit *u, const char *base_id);
  * alone
  * @return false: the operator has refused the same one before */
 bool supplement_start(IntakeSource *s, ScanUnit *u, Origin origin, BundleRecord *base);
-/** Starts a supplement with n attachments. */
-void supplement_of_attachments(IntakeSource *s, BundleRecord *base, size_t n, uint64_t bytes);

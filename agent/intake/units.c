@@ -19,26 +19,6 @@ static bool is_same_unit(const BundleRecord *rec, const ScanUnit *u) {
                 rec->unit_born_usec == u->born_usec);
 }
 
-/* Another unit is at the path of an earlier one. A hook may run before its directory is created:
- * what it has attached since hook.deadline belongs to the new unit. */
-static void release_earlier_attachments(IntakeSource *s, const char *path) {
-        IntakeContext *c = s->context;
-        uint64_t now = source_realtime_usec(s);
-        uint64_t before = now - MIN(now, c->hook_deadline_usec + USEC_PER_SEC);
-        if (c->on_renewed)
-                c->on_renewed(s->config->name, path, before, c->userdata);
-        int r = c->attachments
-                        ? attachments_release_before(c->attachments, s->config->name, path, before)
-                        : 0;
-        if (r < 0)
-                log_warning(r, "source %s: what was attached to an earlier '%s' cannot be removed",
-                            s->config->name, path);
-        else if (r > 0)
-                log_notice("source %s: '%s' was replaced by another unit; %d files that came too "
-                           "late for the earlier one are removed",
-                           s->config->name, path, r);
-}
-
 /* @return whether a unit may become a bundle: its names say so, or a hook of its owner has named it
  */
 static bool is_evidence(IntakeSource *s, const char *path, const ScanUnit *u) {
@@ -91,12 +71,10 @@ void units_handle(IntakeSource *s, ScanUnit *u) {
                 source_remember(s, u->relative, u->digest);
                 if (rec.state == BUNDLE_DELIVERED) /* a crash may have come before the mark */
                         lock_renewal_mark_delivered(s, u->relative, u->digest);
-        } else if (u->is_file || (!same_unit && !unique)) {
-                if (!same_unit)
-                        release_earlier_attachments(s, path);
+        } else if (u->is_file || (!same_unit && !unique))
                 new_bundle_start(s, u, ORIGIN_FOUND, NULL);
-        } else if (rec.state == BUNDLE_DELIVERED || bundle_record_is_redelivery(&rec) ||
-                   rec.state == BUNDLE_VANISHED)
+        else if (rec.state == BUNDLE_DELIVERED || bundle_record_is_redelivery(&rec) ||
+                 rec.state == BUNDLE_VANISHED)
                 supplement_probe(s, u, rec.id);
         else /* quarantined, cancelled or evicted: the operator decides */
                 source_remember(s, u->relative, u->digest);

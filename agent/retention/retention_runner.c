@@ -76,9 +76,11 @@ static uint64_t realtime_usec(const RetentionRunner *r) {
 
 /* @return whether no deletion of it may start now */
 static bool held_is_busy(const RunnerSource *s, const HeldBundle *h) {
+        const RetentionRunnerContext *c = &s->runner->context;
         return h->state == HELD_DELETING || h->not_before_boot_usec > boot_usec(s->runner) ||
-               bundle_table_find(s->runner->context.bundles, h->id) || /* a redelivery */
-               (!h->is_evicted && s->runner->context.is_rechecking_links(s->source, h->id));
+               bundle_table_find(c->bundles, h->id) || /* a redelivery */
+               (c->is_read && c->is_read(h->id, c->userdata)) ||
+               (!h->is_evicted && c->is_rechecking_links(s->source, h->id));
 }
 
 static char *unheld_counter(const RunnerSource *s) {

@@ -23,6 +23,9 @@ typedef struct RetentionRunnerContext { /* borrowed */
          * retention_runner_on_links_rechecked() is the answer. */
         void (*recheck_links)(IntakeSource *s, const char *id);
         bool (*is_rechecking_links)(const IntakeSource *s, const char *id);
+        /* @return whether the files of a delivered bundle are still read: they are not deleted yet.
+         * NULL: they never are */
+        bool (*is_read)(const char *id, void *userdata);
         void *userdata;
 } RetentionRunnerContext;
 

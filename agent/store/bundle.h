@@ -80,8 +80,6 @@ typedef struct Bundle {
         uint64_t seen_digest; /* of its unit, when it was last seen (units.c) */
         /* By the last probe (settling.c): */
         FileOwners owners;          /* of its members; before the first probe: none */
-        uint64_t whole_boot_usec;   /* since when it waits only for what is still to be attached; 0
-                                       = it does not */
         uint64_t quiet_usec;        /* how long its unit has not changed … */
         uint64_t checked_boot_usec; /* … until then */
         uint64_t seen_boot_usec;    /* when it was found */
@@ -102,19 +100,14 @@ typedef struct Bundle {
         BundleState wanted_state; /* its reason is rec.reason */
         bool tolerant; /* it changed too often, or for longer than max_wait: it is shipped as it is
                         */
-        bool is_reported; /* its crash report was made, or is not made before the next start */
         struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
         bool has_logged_notes;            /* that hook notes about it are ignored */
         bool cancel; /* requested while it is shipped: carried out when its workers have ended */
 } Bundle;
 
-static inline bool bundle_is_of_attachments(const BundleRecord *rec) {
-        return rec->origin == ORIGIN_ATTACHMENTS;
-}
-
 /* @return whether its members are not those of whatever is at the unit's place: that is not read */
 static inline bool bundle_is_from_links(const BundleRecord *rec) {
-        return rec->origin == ORIGIN_LINKS || rec->origin == ORIGIN_ATTACHMENTS;
+        return rec->origin == ORIGIN_LINKS;
 }
 
 static inline bool bundle_is_underway(const Bundle *b) {

@@ -354,7 +354,9 @@ static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
                 : f->active_only ? "state IN ('settling', 'ready', 'shipping')"
                                  : "1";
         char where[1024];
-        (void)snprintf(where, sizeof where, "%s%s", which, f->source ? " AND source = ?2" : "");
+        bool has_more_states = (f->subject || f->failure_key) && f->state >= 0;
+        (void)snprintf(where, sizeof where, "%s%s%s", which, f->source ? " AND source = ?2" : "",
+                       has_more_states ? " AND state = ?1" : "");
         return store_errno(s, store_statements_prepare_list(s, where, ret));
 }
 

@@ -452,8 +452,6 @@ static const struct NameRow {
         { "nrt-%i-pid-%p.log",                                        MEMBER_NRT_LOG },
         { "%i-neuron-dump-pid-%p-tid-%t-lid-%l-snapshot.json",        MEMBER_SNAPSHOT },
         { "%i-neuron-dump-pid-%p-tid-%t-lid-%l.json",                 MEMBER_HOOK_RECORD },
-        { "crash-pid-%p.json",                                        MEMBER_CRASH_REPORT },
-        { "crash-pid-%p.md",                                          MEMBER_CRASH_REPORT },
         { "%h_instid_%x_vnc_%y.ntff",                                 MEMBER_NTFF },
         { "neff_%h.neff",                                             MEMBER_NEFF },
         { "ntrace.pb",                                                MEMBER_SYSTEM_TRACE },

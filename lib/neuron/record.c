@@ -27,8 +27,9 @@ static const char *const bundle_states[N_BUNDLE_STATES] = {
 };
 
 static const char *const origins[N_ORIGINS] = {
-        [ORIGIN_FOUND] = "found",           [ORIGIN_SUPPLEMENT] = "supplement",
-        [ORIGIN_LINKS] = "links",           [ORIGIN_ATTACHMENTS] = "attachments",
+        [ORIGIN_FOUND] = "found",
+        [ORIGIN_SUPPLEMENT] = "supplement",
+        [ORIGIN_LINKS] = "links",
         [ORIGIN_REDELIVERY] = "redelivery",
 };
 

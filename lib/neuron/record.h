@@ -54,11 +54,10 @@ bool bundle_state_is_terminal(BundleState s);
 
 /* Why a bundle exists. What it holds is its kind. */
 typedef enum Origin {
-        ORIGIN_FOUND,       /* its unit was found */
-        ORIGIN_SUPPLEMENT,  /* what came into the unit of a bundle after that had been planned */
-        ORIGIN_LINKS,       /* the same, but only links of ours hold it: the unit is not read */
-        ORIGIN_ATTACHMENTS, /* the same, but it consists of attachments: the unit is not read */
-        ORIGIN_REDELIVERY,  /* it was delivered, and goes to destinations that it did not have */
+        ORIGIN_FOUND,      /* its unit was found */
+        ORIGIN_SUPPLEMENT, /* what came into the unit of a bundle after that had been planned */
+        ORIGIN_LINKS,      /* the same, but only links of ours hold it: the unit is not read */
+        ORIGIN_REDELIVERY, /* it was delivered, and goes to destinations that it did not have */
         N_ORIGINS,
 } Origin;
 

@@ -158,9 +158,8 @@ static void names_are_unique_and_exist(void **state) {
 
 static void the_name_of_the_agent_s_own_source_is_refused(void **state) {
 #define DESTINATION "destinations: [{name: d, type: volume, path: /d}]\n"
-        expect_fault(
-                "sources: [{name: incidents, kind: directory, path: /s}]\n" DESTINATION,
-                "1: sources[0].name: 'incidents' is reserved for the snapshots that the agent");
+        expect_fault("sources: [{name: agent, kind: directory, path: /s}]\n" DESTINATION,
+                     "1: sources[0].name: 'agent' is reserved for what the agent itself makes");
 #undef DESTINATION
 }
 

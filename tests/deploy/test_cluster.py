@@ -111,7 +111,7 @@ def kernel_log(bundle):
     with tempfile.TemporaryDirectory() as top:
         subprocess.run(["tar", "--zstd", "-xf", "-", "-C", top], input=bundle, check=True)
         found = [os.path.join(base, "snapshot.json") for base, _, names in os.walk(top)
-                 if base.endswith("neuron-collectd") and "snapshot.json" in names]
+                 if "snapshot.json" in names]
         with open(found[0], encoding="utf-8") as f:
             sections = json.load(f)["sections"]
     return [s for s in sections if s["name"] == "kmsg"][0]
@@ -259,9 +259,10 @@ class Lab:
         return [json.loads(o.body) for key, o in sorted(self.s3.objects.items())
                 if key.endswith(".manifest.json")]
 
-    def bundle(self, cluster_id):
-        """@return key and body of the only bundle of a failure"""
-        found = [k for k in self.s3.objects if cluster_id in k and k.endswith(".tar.zst")]
+    def bundle(self, cluster_id, kind="neuron-core-dump"):
+        """@return key and body of the only bundle of a failure of this kind"""
+        found = [k for k in self.s3.objects if cluster_id in k and k.endswith(".tar.zst")
+                 and k.rpartition("/")[2].startswith(kind)]
         assert len(found) == 1, found
         return found[0], self.s3.objects[found[0]].body
 
@@ -283,9 +284,10 @@ class Lab:
         make_dump.make_dump(node.host(DUMPS), instance_id=node.name, cluster_id=cluster_id,
                             size=size, owner=(1000, 1000), mode=0o600)
 
-    def wait_delivered(self, cluster_id, timeout=90):
+    def wait_delivered(self, cluster_id, timeout=90, kind="neuron-core-dump"):
         def found():
-            return [m for m in self.manifests() if cluster_id in json.dumps(m)]
+            return [m for m in self.manifests() if cluster_id in json.dumps(m)
+                    and m["bundle"]["kind"] == kind]
         return wait_for(f"{cluster_id} is delivered", found, timeout)
 
     def explain(self):
@@ -392,10 +394,11 @@ def a_pod_of_another_user_fails_and_the_bundle_has_rank_container_and_snapshot()
     manifest = lab.wait_delivered(make_dump.DEFAULT_CLUSTER)[0]
     assert manifest["failure"]["container"] == status["containerID"].removeprefix("containerd://")
     assert manifest["incident"]["job"]["rank"] == 3, manifest["incident"]
-    members = {m["path"] for m in manifest["members"]}
-    assert "neuron-collectd/snapshot.json" in members, members
+    snapshot = lab.wait_delivered(make_dump.DEFAULT_CLUSTER, 150, "snapshot")[0]
+    assert "snapshot.json" in {m["path"] for m in snapshot["members"]}, snapshot["members"]
+    assert snapshot["bundle"]["related"][0]["id"] == manifest["bundle"]["id"], snapshot["bundle"]
     # without a number: by syslog(2), since /dev/kmsg is refused to the probe
-    log = kernel_log(lab.bundle(make_dump.DEFAULT_CLUSTER)[1])
+    log = kernel_log(lab.bundle(make_dump.DEFAULT_CLUSTER, "snapshot")[1])
     lines = [line for line in log["records"] if line.get("text", "").endswith(lab.mark)]
     assert len(lines) == 1 and not lines[0]["from_kernel"] and "seq" not in lines[0], log
 

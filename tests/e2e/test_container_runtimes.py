@@ -97,8 +97,8 @@ class Rank:
 
 
 def processes_in(archive):
-    """What the incident.json of a bundle says, where it has one: [(pid, container)]"""
-    found = run("tar", "--zstd", "-x", "-O", "-f", archive, "neuron-collectd/incident.json")
+    """What the context of a snapshot says: [(pid, container)]"""
+    found = run("tar", "--zstd", "-x", "-O", "-f", archive, "snapshot-context.json")
     return [(p["pid"], p.get("container"))
             for p in json.loads(found.stdout)["processes"]] if found.returncode == 0 else []
 
@@ -108,11 +108,10 @@ def assert_named(a, rank, m, name):
     assert m["failure"].get("container") == name and m["failure"]["code"] == 1200, m["failure"]
     job = m["incident"]["job"]
     assert (job["rank"], job["world_size"], job["source"]) == (rank.rank, 16, "torchrun"), job
-    # A snapshot that takes longer than its source's `settle` comes by a supplement.
-    wait_for(f"the incident names process {rank.pid} and {name}",
-             lambda: [1 for path, other in a.manifests() if m["bundle"]["id"]
-                      in (other["bundle"]["id"], other["bundle"]["supplement_of"])
-                      and (rank.pid, name) in processes_in(object_of(path))], 60, 0.2)
+    wait_for(f"a snapshot names process {rank.pid} and {name}",
+             lambda: [1 for path, other in a.manifests() if other["bundle"]["kind"] == "snapshot"
+                      and m["bundle"]["id"] in [b["id"] for b in other["bundle"]["related"]]
+                      and (rank.pid, name) in processes_in(object_of(path))], 90, 0.2)
 
 
 def collected(a, rank, name):
@@ -121,7 +120,7 @@ def collected(a, rank, name):
                                         and m["incident"]["job"]["rank"] == rank.rank], 60, 0.2)
     a.wait_all()
     m, = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None
-          and m["incident"]["job"]["rank"] == rank.rank]
+          and m["source"]["name"] == "core-dumps" and m["incident"]["job"]["rank"] == rank.rank]
     assert m["source"]["name"] == "core-dumps" and m["bundle"]["complete"], m
     assert_named(a, rank, m, name)
     return m

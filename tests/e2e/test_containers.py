@@ -97,7 +97,8 @@ def delivered(a):
     """The manifest of the only dump, complete, from the configured source."""
     a.wait_delivered(1)
     a.wait_all()
-    m, = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None]
+    m, = [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None
+          and m["source"]["name"] != "agent"]
     assert m["source"]["name"] == "core-dumps" and m["bundle"]["complete"], m
     return m
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Cores that become bundles with a crash report: in the bundle or, when it comes later, in a
-supplement; once, whatever happens in between. The cores are real ones of a program that crashes;
+"""Crash reports of cores: each a bundle of its own beside the core's, once, whatever happens in
+between. The cores are real ones of a program that crashes;
 what is delivered is read with tar."""
 import contextlib
 import json
@@ -22,11 +22,10 @@ from cores import CRASHER, core_of, report
 from s3tools import new_bucket
 from tap import figures, in_time, main, test
 
-PARTS = {"neuron-collectd/crash.json", "neuron-collectd/crash.md"}
+PARTS = {"crash.json", "crash.md"}
 
 
 def node(settle="2s", **source):
-    """@param settle  a core is quiet for so long, and then waits as long for its report"""
     a = Agent()
     os.makedirs(a.path("cores"))
     a.config["sources"] = [a.source("cores", "process-core", "cores", settle=settle, **source)]
@@ -51,7 +50,7 @@ def kinds_name(manifest):
 
 
 def report_in(manifest_path):
-    directory = os.path.join(extract(object_of(manifest_path), "tar"), "neuron-collectd")
+    directory = extract(object_of(manifest_path), "tar")
     with open(os.path.join(directory, "crash.json"), encoding="utf-8") as f:
         document = json.load(f)
     with open(os.path.join(directory, "crash.md"), encoding="utf-8") as f:
@@ -84,12 +83,31 @@ def child_of(a):
     return wait_for("a report is being made", lambda: stop_child(a), every=0.0005)
 
 
-def supplement(a):
-    def find():
-        found = [entry for entry in bundles(a).values() if entry[1]["bundle"]["supplement_of"]]
-        return found if found else None
-    (found,) = wait_for("the report follows", find, timeout=60)
-    return found
+def core_and_report(a):
+    """Of the only core. @return (path of the manifest, manifest) of both"""
+    found = wait_for("core and report are there", lambda: (lambda m: len(m) == 2 and m)(
+        {m["bundle"]["kind"]: (path, m) for path, m in a.manifests()}), timeout=60)
+    core, made = found["process-core"], found["crash-report"]
+    assert made[1]["bundle"]["related"] == [
+        {"kind": "process-core", "id": core[1]["bundle"]["id"]}], made
+    assert os.path.dirname(core[0]) == os.path.dirname(made[0]), (core[0], made[0])
+    assert kinds(made[1]) == dict.fromkeys(PARTS, "crash-report"), made
+    return core, made
+
+
+def reports(a):
+    """{core's id: (path of the manifest, manifest) of its report}"""
+    found = [(m["bundle"]["related"][0]["id"], (path, m)) for path, m in a.manifests()
+             if m["bundle"]["kind"] == "crash-report"]
+    assert len(dict(found)) == len(found), "a core has two reports"
+    return dict(found)
+
+
+def report_named(a, core):
+    """@return path of the manifest of the report of the core of that name; None"""
+    made = reports(a)
+    return next((made[i][0] for i, (_, m) in bundles(a).items()
+                 if i in made and m["source"]["path"].endswith("/" + core)), None)
 
 
 @test
@@ -97,9 +115,8 @@ def a_core_is_delivered_with_a_report_that_names_the_function():
     a = node(settle="6s")
     a.start()
     crash(a)
-    a.wait_delivered(1)
-    path, manifest = a.only_manifest()
-    assert kinds(manifest) == {"core.crasher.1": "elf-core"} | dict.fromkeys(PARTS, "crash-report")
+    (_, manifest), (path, _) = core_and_report(a)
+    assert kinds(manifest) == {"core.crasher.1": "elf-core"}, manifest
     document, text = report_in(path)
     assert functions(document)[:3] == ["read_through", "crash", "main"], functions(document)
     assert document["signal"]["name"] == "SIGSEGV" and "read_through" in text
@@ -115,8 +132,11 @@ def the_same_crash_is_counted_and_its_report_says_since_when():
     a.start()
     for n in range(3):
         crash(a, f"core.crasher.{n}", threads=2)
-        a.wait_delivered(n + 1)
-    seen = {kinds_name(m): report_in(p)[0]["signature"]["seen"] for p, m in a.manifests()}
+        a.wait_delivered(2 * n + 2)
+    names = {m["bundle"]["id"]: kinds_name(m) for _, m in a.manifests()
+             if m["bundle"]["kind"] == "process-core"}
+    seen = {names[core]: report_in(p)[0]["signature"]["seen"]
+            for core, (p, _) in reports(a).items()}
     assert seen["core.crasher.0"] is None, seen
     assert [seen[f"core.crasher.{n}"]["count"] for n in (1, 2)] == [1, 2], seen
     assert a.sql("SELECT n FROM signatures") == "3"
@@ -124,38 +144,40 @@ def the_same_crash_is_counted_and_its_report_says_since_when():
 
 
 @test
-def a_late_report_delays_nothing_and_follows_in_a_supplement():
+def a_core_waits_for_no_report_and_stays_until_it_is_made():
     a = node(settle="1s")
+    a.config["retention"] = {"after_delivery": "delete", "keep_for": "0s", "max_use": "off",
+                             "keep_free": "off"}
     a.start()
-    crash(a)
+    core = crash(a)
     child = child_of(a)
     a.wait_delivered(1)
-    path, manifest = a.only_manifest()
+    _, manifest = a.only_manifest()
     assert kinds(manifest) == {"core.crasher.1": "elf-core"}, manifest
+    time.sleep(1.5)  # for what must not be
+    assert os.path.exists(core), "it was deleted while it was read"
     os.kill(child, signal.SIGCONT)
-    path, manifest = supplement(a)
-    assert kinds(manifest) == dict.fromkeys(PARTS, "crash-report"), manifest
+    _, (path, _) = core_and_report(a)
     assert functions(report_in(path)[0])[0] == "read_through"
+    wait_for("the core is deleted", lambda: not os.path.exists(core), timeout=60)
     a.stop()
 
 
 @test
-def a_report_that_dies_costs_only_itself_and_the_bundle_says_so():
-    a = node(settle="10s")
+def a_report_that_dies_costs_only_itself_and_its_bundle_says_so():
+    a = node(settle="1s")
     a.start()
     crash(a)
     os.kill(child_of(a), signal.SIGKILL)
-    a.wait_delivered(1)
-    path, manifest = a.only_manifest()
-    assert kinds(manifest) == {"core.crasher.1": "elf-core"} | dict.fromkeys(PARTS, "crash-report")
-    assert manifest["bundle"]["complete"], manifest
+    (_, core), (path, _) = core_and_report(a)
+    assert core["bundle"]["complete"], core
     document, text = report_in(path)
     assert document["not_made"] == "its reader died by SIGKILL", document
     assert "died by SIGKILL" in text and "No crash report" in text
     crash(a, "core.crasher.2", threads=2)
-    a.wait_delivered(2)
-    made = [report_in(p)[0] for p, m in a.manifests() if kinds_name(m) == "core.crasher.2"]
-    assert functions(made[0])[0] == "read_through"
+    a.wait_delivered(4)
+    (of,) = [m["bundle"]["id"] for _, m in a.manifests() if "core.crasher.2" in kinds(m)]
+    assert functions(report_in(reports(a)[of][0])[0])[0] == "read_through"
     a.stop()
 
 
@@ -165,8 +187,8 @@ def what_is_no_core_has_a_report_that_says_so():
     with open(a.path("cores", "core.text"), "w", encoding="utf-8") as f:
         f.write("no core\n" * 1000)
     a.start()
-    a.wait_delivered(1)
-    document, _ = report_in(a.only_manifest()[0])
+    _, (path, _) = core_and_report(a)
+    document, _ = report_in(path)
     assert "ELF" in document["not_made"], document
     a.stop()
 
@@ -180,8 +202,7 @@ def a_report_that_is_pending_when_the_agent_is_killed_is_made_once():
     a.wait_delivered(1)
     a.kill()
     a.start()
-    path, manifest = supplement(a)
-    assert kinds(manifest) == dict.fromkeys(PARTS, "crash-report"), manifest
+    _, (path, _) = core_and_report(a)
     assert functions(report_in(path)[0])[0] == "read_through"
     a.kill()
     a.start()
@@ -208,7 +229,7 @@ def a_stop_does_not_wait_for_a_report_and_the_next_agent_makes_it():
 
 
 @test
-def a_report_is_of_its_own_core_when_another_one_has_its_name():
+def each_of_two_cores_of_one_name_has_its_own_report():
     a = node(settle="1s")
     a.start()
     crash(a, threads=2)
@@ -217,15 +238,11 @@ def a_report_is_of_its_own_core_when_another_one_has_its_name():
     crash(a, how="abort", threads=2)
     a.wait_known(2)
     os.kill(child, signal.SIGCONT)
-    a.wait_delivered(2)
-    wait_for("no report is to be made",
-             lambda: a.sql("SELECT count(*) FROM reports_pending") == "0", timeout=60)
-    a.wait_all()
-    reports = [(m["bundle"]["supplement_of"] or m["bundle"]["id"], path)
-               for path, m in a.manifests() if PARTS <= kinds(m).keys()]
-    first = min((m["created"], i) for i, (_, m) in bundles(a).items())[1]
-    (of, path), = reports
-    assert of != first and report_in(path)[0]["signal"]["name"] == "SIGABRT", reports
+    a.wait_delivered(4)
+    cores = {i: m for i, (_, m) in bundles(a).items() if m["bundle"]["kind"] == "process-core"}
+    first, second = sorted(cores, key=lambda i: cores[i]["created"])
+    made = {core: report_in(path)[0]["signal"]["name"] for core, (path, _) in reports(a).items()}
+    assert made == {first: "SIGSEGV", second: "SIGABRT"}, made
     a.stop()
 
 
@@ -238,14 +255,11 @@ def an_agent_killed_at_any_time_leaves_one_report():
         time.sleep(delay * PATIENCE)
         a.kill()
     a.start()
-    wait_for("all are delivered", lambda: a.counts()["delivered"] >= 5, timeout=60)
+    a.wait_delivered(10)
     wait_for("nothing is pending", lambda: a.sql("SELECT count(*) FROM reports_pending") == "0")
     a.wait_all()
-    found = {}
-    for _, manifest in a.manifests():
-        base = manifest["bundle"]["supplement_of"] or manifest["bundle"]["id"]
-        found.setdefault(base, []).extend(p for p in kinds(manifest) if p in PARTS)
-    assert len(found) == 5 and all(sorted(p) == sorted(PARTS) for p in found.values()), found
+    assert len(reports(a)) == 5 and len(bundles(a)) == 10, bundles(a).keys()
+    assert all(kinds(m).keys() == PARTS for _, m in reports(a).values()), reports(a)
     a.stop()
 
 
@@ -260,7 +274,7 @@ def a_core_that_is_gone_before_its_report_is_made_has_one_that_says_so():
     os.unlink(core)
     shutil.rmtree(a.path(".neuron-collectd"), ignore_errors=True)
     a.start()
-    path, _ = supplement(a)
+    _, (path, _) = core_and_report(a)
     assert report_in(path)[0]["not_made"] == "its core was removed before the report was made"
     a.stop()
 
@@ -328,7 +342,7 @@ def users_take_turns():
     names = dict(line.split("|") for line in a.sql(
         "SELECT id, path FROM bundles WHERE supplement_of=''").splitlines())
     made = [os.path.basename(names[i])[5] for line in a.log.splitlines()
-            if "crash report is attached" in line for i in names if i in line]
+            if "crash report is made" in line for i in names if i in line]
     assert "".join(made).index("c") <= 2, made
     a.stop()
 
@@ -357,9 +371,7 @@ def cores_that_are_costly_hold_up_no_other_user_for_long():
         stopped.append(stop_reader_of(a, uid, stopped))
     begin = time.monotonic()
     put(a, "core.victim", 2004)
-    wait_for("the victim's report is there", lambda: any(
-        "core.victim" in m["source"]["path"] and PARTS & set(kinds(m))
-        for _, m in bundles(a).values()), 60)
+    wait_for("the victim's report is there", lambda: report_named(a, "core.victim"), 60)
     seconds = time.monotonic() - begin
     figures.append(f"beside three costly cores: {seconds:.1f} s")
     in_time(seconds, 30, "the report")  # a reader alone may take 60
@@ -382,10 +394,8 @@ def a_program_that_the_owner_of_the_core_may_not_read_is_not_opened():
         os.chown(a.path("coming"), 2001, 2001)
         a.start()
         os.rename(a.path("coming"), a.path("cores", f"core.crasher.{mode:o}"))
-        path, _ = wait_for("it is delivered with its report", lambda m=mode: next((
-            found for found in bundles(a).values()
-            if found[1]["source"]["path"].endswith(f".{m:o}")
-            and PARTS <= set(kinds(found[1]))), None), 60)
+        path = wait_for("its report is delivered",
+                        lambda m=mode: report_named(a, f"core.crasher.{m:o}"), 60)
         names[mode] = functions(report_in(path)[0])
         a.stop()
     assert names[0o755][:3] == ["read_through", "crash", "main"], names
@@ -431,8 +441,8 @@ def the_job_is_found_by_the_pid_in_the_name_of_the_core():
           f"'{json.dumps({'job': job, 'container': None})}')")
     a.start()
     crash(a, f"core.crasher.4711.{now}", threads=2)
-    a.wait_delivered(1)
-    document, text = report_in(a.only_manifest()[0])
+    _, (path, _) = core_and_report(a)
+    document, text = report_in(path)
     assert document["job"] == job and "torchrun" in text, document["job"]
     a.stop()
 
@@ -478,37 +488,39 @@ def what_the_kernel_logged_of_the_process_stands_in_its_report():
     wanted = [f"crasher[{pid}]: segfault at 0 ip 1 sp 2 error 4 in crasher[1+2]",
               "mce: [Hardware Error]: Machine check events logged"]
     log_as_kernel(a, wanted[0], f"bash[{pid}]: segfault at 0", wanted[1], "usb 1-1: new device")
-    a.wait_delivered(1)
-    document, text = report_in(a.only_manifest()[0])
+    document, text = report_in(core_and_report(a)[1][0])
     assert [line["text"] for line in document["kernel"]] == wanted, document["kernel"]
     assert "Machine check events logged" in text
     a.stop()
 
 
+def of_kind(a, kind):
+    """@return path of the manifest and manifest; None"""
+    return next(((p, m) for p, m in a.manifests() if m["bundle"]["kind"] == kind), None)
+
+
 @test
-def a_process_that_the_oom_killer_has_killed_has_a_report_without_a_core():
+def a_process_that_the_oom_killer_has_killed_has_a_record_without_a_core():
     a = node()
     log_as_kernel(a, "boot")
     a.start()
     wait_for_follower(a)
     log_as_kernel(a, CONSTRAINT, KILLED)
-    wait_for("an incident with it is delivered", a.manifests, timeout=90)
-    path, manifest = a.only_manifest()
-    found = {p: k for p, k in kinds(manifest).items() if p.startswith("crash")}
-    assert found == dict.fromkeys(("crash-pid-4711.json", "crash-pid-4711.md"), "crash-report")
-    directory = extract(object_of(path), "tar")
-    with open(os.path.join(directory, "crash-pid-4711.json"), encoding="utf-8") as f:
-        document = json.load(f)
+    path, manifest = wait_for("it is delivered", lambda: of_kind(a, "oom"), timeout=60)
+    assert kinds(manifest) == dict.fromkeys(PARTS, "crash-report"), manifest
+    assert manifest["source"]["uid"] == 1000, manifest["source"]
+    document, text = report_in(path)
     assert document["process"] == {"pid": 4711, "command": "python3", "cgroup": "/slurm/job_7"}
     assert document["verdicts"][0]["rule"] == "out-of-memory"
     assert [line["text"] for line in document["kernel"]] == [CONSTRAINT, KILLED]
-    with open(os.path.join(directory, "crash-pid-4711.md"), encoding="utf-8") as f:
-        assert "/slurm/job_7" in f.read()
+    assert "/slurm/job_7" in text
+    _, taken = wait_for("so is a snapshot", lambda: of_kind(a, "snapshot"), timeout=90)
+    assert taken["bundle"]["related"] == [{"kind": "oom", "id": manifest["bundle"]["id"]}], taken
     a.stop()
 
 
 @test
-def a_report_that_joins_an_operators_snapshot_is_delivered():
+def an_operators_snapshot_that_a_kill_joins_is_delivered():
     a = node()
     log_as_kernel(a, "boot")
     a.start()
@@ -517,8 +529,7 @@ def a_report_that_joins_an_operators_snapshot_is_delivered():
     wait_for("it is begun", lambda: "taking a snapshot" in a.log)
     log_as_kernel(a, CONSTRAINT, KILLED)
     assert asking.wait(60 * PATIENCE) == 0
-    wait_for("an incident with it is delivered", a.manifests, timeout=90)
-    assert "crash-pid-4711.md" in kinds(a.only_manifest()[1])
+    wait_for("it is delivered", lambda: of_kind(a, "snapshot"), timeout=90)
     a.stop()
 
 
@@ -533,13 +544,12 @@ def a_source_can_go_without():
 
 
 @test
-def a_sweep_waits_for_the_report():
+def once_waits_for_the_report():
     a = node(settle="6s")
     crash(a, threads=2)
     result = a.once()
     assert result.returncode == 0, result.stdout + result.stderr
-    found = [p for _, manifest in a.manifests() for p in kinds(manifest)]  # or in a supplement
-    assert sorted(p for p in found if p in PARTS) == sorted(PARTS), found
+    core_and_report(a)
 
 
 @test
@@ -550,9 +560,8 @@ def a_bundle_in_a_bucket_has_its_report():
     a.config["destinations"] = [a.s3("s3", server, bucket)]
     a.start()
     crash(a, threads=20)
-    a.wait_delivered(1)
-    (path, manifest), = a.manifests(bucket.fetch())
-    assert PARTS < kinds(manifest).keys()
+    a.wait_delivered(2)
+    path = {m["bundle"]["kind"]: p for p, m in a.manifests(bucket.fetch())}["crash-report"]
     assert functions(report_in(path)[0])[:2] == ["read_through", "crash"]
     a.stop()
 

@@ -79,11 +79,6 @@ def reported_of(a, words):
     return [line for line in a.log.splitlines() if words in line]
 
 
-def bundle_of(a):
-    a.wait_all()
-    return scene.unpacked(a)[scene.only_manifest(a)["bundle"]["id"]][1]
-
-
 @test
 def the_first_process_of_a_pid_namespace_is_known_by_its_number_outside():
     scene.need_hook()
@@ -98,13 +93,13 @@ def the_first_process_of_a_pid_namespace_is_known_by_its_number_outside():
              lambda: [1 for d in os.listdir(a.path("state", "snapshots"))
                       if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
     end(job)
-    directory = bundle_of(a)
-    document = scene.snapshot_of(directory)
+    document = scene.snapshot_of(a)
     assert [p["pid"] for p in document["processes"]] == [real], document["processes"]
     section = scene.section(document, "process")
     assert section["state"] == "complete" and {r["pid"] for r in section["records"]
                                                if "pid" in r} == {real}, section["state"]
-    assert [p["pid"] for p in scene.snapshot_of(directory, "incident.json")["processes"]] == [real]
+    assert [p["pid"] for p in scene.snapshot_of(a, "snapshot-context.json")["processes"]] == [
+        real]
     assert not reported_of(a, "is not known to this agent")
     a.stop()
 
@@ -125,8 +120,7 @@ def an_agent_that_cannot_see_the_hooks_namespace_receives_pid_0_and_reports_it()
     assert len(line) == 1 and "the hook runs in a pid namespace that this agent cannot see" in line[
         0], line
     assert row(a, "pid, container") == "0|unknown"  # root of which container, if of any
-    directory = bundle_of(a)
-    document = scene.snapshot_of(directory)
+    document = scene.snapshot_of(a)
     assert document["processes"] == [], document["processes"]
     skipped = scene.section(document, "process")
     assert skipped["state"] == "skipped" and "no process is known" in skipped["detail"], skipped
@@ -241,7 +235,8 @@ def processes_of_incident(a):
     names = os.listdir(a.path("state", "snapshots"))
     assert len(names) <= 1, names
     try:
-        with open(a.path("state", "snapshots", *names, "incident.json"), encoding="utf-8") as f:
+        with open(a.path("state", "snapshots", *names, "snapshot-context.json"),
+                  encoding="utf-8") as f:
             return [(p["pid"], p.get("container")) for p in json.load(f)["processes"]]
     except FileNotFoundError:
         return None
@@ -257,12 +252,12 @@ def a_process_that_is_hidden_from_the_agent_is_found_by_the_probe_with_its_conta
     wait_for("process and container are in the note's row",
              lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
     end(job)
-    wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
+    wait_for("they are in its context", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
     assert not reported_of(a, "is not known to this agent") and not reported_of(
         a, "could not be found"), reported_of(a, "process")
-    directory = bundle_of(a)
-    assert [p["pid"] for p in scene.snapshot_of(directory)["processes"]] == [pid]
-    assert scene.section(scene.snapshot_of(directory), "process")["records"][0]["pid"] == pid
+    document = scene.snapshot_of(a)
+    assert [p["pid"] for p in document["processes"]] == [pid]
+    assert scene.section(document, "process")["records"][0]["pid"] == pid
     a.stop()
 
 
@@ -277,13 +272,13 @@ def a_process_that_the_agent_sees_itself_has_its_container_in_the_row_at_once_an
     job, pid = calls_hook(a, cgroup)
     wait_for("process and container are in the note's row",
              lambda: row(a, "pid, container") == f"{pid}|{CONTAINER}")
-    wait_for("they are in incident.json", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
+    wait_for("they are in its context", lambda: processes_of_incident(a) == [(pid, CONTAINER)])
     wait_for("the incident waits for its end", lambda: reported_of(a, ": waiting"))
     a.kill()
     a.start()
     end(job)
-    a.wait_all()
-    assert processes_of_incident(a) == [(pid, CONTAINER)], processes_of_incident(a)
+    context = scene.snapshot_of(a, "snapshot-context.json")
+    assert [(p["pid"], p.get("container")) for p in context["processes"]] == [(pid, CONTAINER)]
     a.stop()
 
 

@@ -100,8 +100,12 @@ def unpacked(a):
     return {m["bundle"]["id"]: (m, extract(object_of(path), "tar")) for path, m in a.manifests()}
 
 
-def snapshot_of(directory, name="snapshot.json"):
-    with open(os.path.join(directory, "neuron-collectd", name), encoding="utf-8") as f:
+def snapshot_of(a, name="snapshot.json"):
+    """Of the only snapshot, which is a bundle of its own some time after the dump."""
+    found = wait_for("the snapshot has arrived", lambda: [
+        d for m, d in unpacked(a).values() if m["bundle"]["kind"] == "snapshot"], 90, every=1)
+    assert len(found) == 1, found
+    with open(os.path.join(found[0], name), encoding="utf-8") as f:
         return json.load(f)
 
 
@@ -146,8 +150,7 @@ def what_failed_is_named_in_the_manifest_and_the_devices_are_in_the_bundle():
             and job["key"]), job
     kinds = {member["kind"] for member in m["members"]}
     assert {"nc-state", "hook-record", "snapshot"} <= kinds, kinds
-    directory = unpacked(a)[m["bundle"]["id"]][1]
-    document = snapshot_of(directory)
+    document = snapshot_of(a)
     assert document["schema"] == "neuron-collectd/snapshot/1", document["schema"]
     sysfs = section(document, "neuron_sysfs")
     assert sysfs["state"] == "complete", sysfs
@@ -171,13 +174,9 @@ def a_directory_that_the_hook_makes_has_the_snapshot_in_its_bundle_and_the_job_s
     a.wait_known(1)
     a.wait_all()
     m = only_manifest(a)
-    assert {"neuron-collectd/snapshot.json",
-            "neuron-collectd/incident.json"} <= {e["path"] for e in m["members"]}, m["members"]
-    directory = unpacked(a)[m["bundle"]["id"]][1]
-    assert [u["path"] for u in snapshot_of(directory, "incident.json")["units"]] == [
-        unit], snapshot_of(directory, "incident.json")
-    assert not [other for _, other in a.manifests()
-                if other["source"]["name"] == "incidents"], "it is shipped for itself, too"
+    context = snapshot_of(a, "snapshot-context.json")
+    assert [(u["path"], u["bundle"]) for u in context["units"]] == [
+        (unit, m["bundle"]["id"])], context
     a.stop()
 
 
@@ -195,15 +194,7 @@ def after_the_process_has_exited_the_counters_are_read_again_and_the_difference_
         with open(counter, "w", encoding="ascii") as f:
             f.write("4711\n")  # the driver folds the counters in when the process ends
         rank.stdin.close()
-    found = []
-
-    def look():
-        found[:] = [(d, snapshot_of(d, "snapshot-after.json")) for _, d in unpacked(a).values()
-                    if os.path.exists(os.path.join(d, "neuron-collectd", "snapshot-after.json"))]
-        return found
-
-    wait_for("the second look has arrived", look, 60)
-    differences = found[0][1]["differences"]
+    differences = snapshot_of(a, "snapshot-after.json")["differences"]
     assert any("hw_error" in d["path"] and str(d["after"]) == "4711"
                for d in differences), differences
     assert len(differences) == 1, differences
@@ -242,11 +233,8 @@ def a_hundred_and_twenty_eight_hooks_at_once_are_one_incident():
     m = only_manifest(a)
     assert len(m["failures"]) == 128 and {f["log_id"] for f in m["failures"]} in (
         {str(i + 1) for i in range(128)}, set(range(1, 129))), m["failures"][:2]
-    incidents = os.listdir(a.path("state", "snapshots"))
-    assert len(incidents) == 1, incidents
-    told = json.load(open(os.path.join(unpacked(a)[m["bundle"]["id"]][1], "neuron-collectd",
-                                       "incident.json"), encoding="utf-8"))
-    assert len(set(told["notes"])) == 128 and told["name"] == incidents[0], told
+    told = snapshot_of(a, "snapshot-context.json")
+    assert len(set(told["notes"])) == 128, told
     a.stop()
 
 
@@ -355,7 +343,7 @@ def one_device_that_hangs_is_labelled_and_the_other_fifteen_are_complete():
         names = [n for n in os.listdir(unit) if n.endswith("-snapshot.json")]
         assert len(names) == 1, "the hook had it within its deadline"
         a.wait_all()
-        document = snapshot_of(unpacked(a)[only_manifest(a)["bundle"]["id"]][1])
+        document = snapshot_of(a)
     with open(os.path.join(unit, names[0]), encoding="utf-8") as f:
         fifteen_others_are_complete(json.load(f), "neuron_sysfs", "neuron5", "stats/hardware/")
     fifteen_others_are_complete(document, "neuron_sysfs", "neuron5", "stats/hardware/")
@@ -394,11 +382,7 @@ def secrets_in_environment_command_line_and_note_are_found_nowhere():
                        check=True)
         wait_for_snapshot(a)
         rank.stdin.close()
-
-    def has_come():
-        return [d for _, d in unpacked(a).values()
-                if os.path.exists(os.path.join(d, "neuron-collectd", "snapshot-after.json"))]
-    wait_for("the second look has arrived", has_come, 60)
+    snapshot_of(a, "snapshot-after.json")
     a.wait_all()
     brought = [d for _, d in unpacked(a).values()]
     for words_of_its_own in ("of the log", "of the command"):
@@ -529,7 +513,7 @@ def a_zombie_that_the_supervisor_finds_is_named_by_who_was_seen():
         wait_for("its number is in the note's row",
                  lambda: a.sql("SELECT pid FROM notes") == str(rank.pid))
     a.wait_all()
-    told = snapshot_of(unpacked(a)[only_manifest(a)["bundle"]["id"]][1], "incident.json")
+    told = snapshot_of(a, "snapshot-context.json")
     assert [j["job"]["rank"] for j in told["jobs"]] == [6], told
     a.stop()
 
@@ -557,7 +541,7 @@ def a_log_that_a_later_hook_of_the_same_process_names_is_read_too():
         return run("grep", "-rhaoE", "the words of thread [12]",
                    *(d for _, d in unpacked(a).values())).stdout.split("\n")
     wait_for("both logs have come", lambda: {"the words of thread 1",
-                                             "the words of thread 2"} <= set(words()), 30)
+                                             "the words of thread 2"} <= set(words()), 90)
     a.stop()
 
 

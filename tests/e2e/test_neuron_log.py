@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The runtime's log in a dump: what the snapshot in the dump's bundle tells of it, whether it was
 written before the hook, or after it."""
+import glob
 import json
 import os
 import subprocess
@@ -47,12 +48,10 @@ def call_hook(a, unit, pid, **more):
 
 
 def section(a, document):
-    """The section runtime_log of that document in the dump's bundle or its supplement; None: not
-    there."""
+    """The section runtime_log of that document in the snapshot's bundle; None: not there."""
     for path, m in a.manifests():
-        if m["source"]["name"] == "core-dumps" and f"neuron-collectd/{document}" in [
-                e["path"] for e in m["members"]]:
-            with open(os.path.join(extract(object_of(path), "tar"), "neuron-collectd", document),
+        if m["bundle"]["kind"] == "snapshot" and document in [e["path"] for e in m["members"]]:
+            with open(os.path.join(extract(object_of(path), "tar"), document),
                       encoding="utf-8") as f:
                 found = [s for s in json.load(f)["sections"] if s["name"] == "runtime_log"]
             return found[0] if found else None
@@ -69,8 +68,8 @@ def the_log_in_a_dump_is_read_into_the_snapshot_of_its_bundle():
     with rank() as process:
         unit = make_dump(a.path("dumps"), size=1 << 20, pid=process.pid, instance_id=INSTANCE)
         call_hook(a, unit, process.pid)
-        found = wait_for("the snapshot is shipped", lambda: section(a, "snapshot.json"), 60)
         process.stdin.close()
+    found = wait_for("the snapshot is shipped", lambda: section(a, "snapshot.json"), 90)
     assert found["state"] == "complete", found
     files = {os.path.basename(r["path"]): r for r in found["records"] if r["about"] == "file"}
     assert set(files) == {f"{INSTANCE}-nrt-pid-{process.pid}.log",
@@ -96,14 +95,16 @@ def a_log_that_is_written_after_the_hook_is_read_by_the_second_pass():
                     later[name] = f.read()
                 os.unlink(os.path.join(unit, name))
         call_hook(a, unit, process.pid)
-        found = wait_for("the snapshot is shipped", lambda: section(a, "snapshot.json"), 60)
-        assert found["state"] == "skipped" and "no log of the runtime is known" in found[
-            "detail"] and not found["records"], found
+        wait_for("the first snapshot is there",
+                 lambda: glob.glob(a.path("state", "snapshots", "*", "snapshot.json")))
         for name, text in later.items():
             with open(os.path.join(unit, name), "wb") as f:
                 f.write(text)
         process.stdin.close()
-    found = wait_for("the second look is shipped", lambda: section(a, "snapshot-after.json"), 60)
+    found = wait_for("the second look is shipped", lambda: section(a, "snapshot-after.json"), 90)
+    first = section(a, "snapshot.json")
+    assert first["state"] == "skipped" and "no log of the runtime is known" in first[
+        "detail"] and not first["records"], first
     assert found["state"] == "complete" and infodumps(found)[0]["fields"]["LNC"] == "2", found
     assert not found["files"], found["files"]  # the bundle has the log itself
     a.stop()
@@ -121,11 +122,13 @@ def the_tails_of_a_later_snapshot_do_not_reuse_the_names_of_the_first():
             with open(log, "w", encoding="ascii") as f:
                 f.write(f"2025-Sep-19 18:57:20.782962 1:1 ERROR TDRV:f thread {thread}\n")
             call_hook(a, unit, process.pid, NEURON_RT_LOG_LOCATION=log)
-            found = wait_for(f"{document} is shipped", lambda d=document: section(a, d), 60)
-            assert found["state"] == "complete", found
-            assert found["files"] == ["runtime-log-0.txt" if thread == 1
-                                      else "runtime-log-more-1-0.txt"], found
+            wait_for(f"{document} is there",
+                     lambda d=document: glob.glob(a.path("state", "snapshots", "*", d)))
         process.stdin.close()
+    for document, name in (("snapshot.json", "runtime-log-0.txt"),
+                           ("snapshot-more-1.json", "runtime-log-more-1-0.txt")):
+        found = wait_for(f"{document} is shipped", lambda d=document: section(a, d), 90)
+        assert found["state"] == "complete" and found["files"] == [name], found
     a.stop()
 
 

@@ -60,7 +60,7 @@ def packages_of(a, root):
                           if os.path.exists(a.path("state", "snapshots", d, "snapshot.json"))])
         rank.stdin.close()
     a.wait_all()
-    document = scene.snapshot_of(scene.unpacked(a)[scene.only_manifest(a)["bundle"]["id"]][1])
+    document = scene.snapshot_of(a)
     section = scene.section(document, "process_packages")
     assert section["state"] == "complete", section
     return [r for r in section["records"] if r["source"] == "rpm"]

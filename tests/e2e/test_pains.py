@@ -470,7 +470,7 @@ def a_reload_is_applied_completely_or_not_at_all_and_a_typo_does_not_touch_what_
     assert f"neuron-collectd.yaml:{line}" in str(error) and "setle" in str(error), error
     assert run(DAEMON, "--config", a.config_file, "--check").returncode == 2
     assert [s["name"] for s in a.status()["sources"]] == [
-        "core-dumps", "incidents"], "half of a faulty file was taken"
+        "core-dumps", "agent"], "half of a faulty file was taken"
     unit = a.dump(size=65536)
     a.wait_delivered(1)
     check_bundle(a.only_manifest()[0], unit, tools=("tar",))
@@ -483,7 +483,7 @@ def a_reload_is_applied_completely_or_not_at_all_and_a_typo_does_not_touch_what_
              lambda: "api.socket" in str(a.status()["config"]["pending_restart"]))
     status = a.status()
     assert not status["config"]["last_error"] and [s["name"] for s in status["sources"]] == [
-        "core-dumps", "jobs", "incidents"], status["config"]
+        "core-dumps", "jobs", "agent"], status["config"]
     assert not os.path.exists(socket) and a.pid == pid
     default = a.config["agreement"]
     for enabled, waits in ((not default["enabled"], "agreement.enabled"), (default["enabled"], None)):

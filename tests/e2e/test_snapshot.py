@@ -60,26 +60,42 @@ def children_of(pid):
     return found
 
 
-def snapshots(a, where="snapshots"):
+def snapshots(a):
+    """Names of those that are being taken, or that an operator requested."""
     try:
-        return sorted(os.listdir(a.path("state", where)))
+        return sorted(os.listdir(a.path("state", "snapshots")))
     except FileNotFoundError:
         return []
 
 
+def published(a):
+    """Names of those that wait to be delivered."""
+    return sorted(n.removeprefix("snapshot-") for n in os.listdir(a.path("state", "evidence"))
+                  if n.startswith("snapshot-"))
+
+
 def document(a, name, file="snapshot.json"):
-    """Where it was made, or where it lies when its incident is over and belongs to no dump."""
-    for where in ("snapshots", "incidents"):
-        with contextlib.suppress(FileNotFoundError), open(a.path("state", where, name, file),
+    """Where it was made, or where it lies until it is delivered."""
+    for where in (("snapshots", name), ("evidence", "snapshot-" + name)):
+        with contextlib.suppress(FileNotFoundError), open(a.path("state", *where, file),
                                                           encoding="utf-8") as f:
             return json.load(f)
     return None
 
 
+def delivered(a):
+    """[(path of the manifest, manifest)] of snapshots"""
+    return [(path, m) for path, m in a.manifests() if m["bundle"]["kind"] == "snapshot"]
+
+
+def members_of(manifest):
+    return {e["path"] for e in manifest["members"]}
+
+
 def wait_incident(a, name, what, condition=lambda incident: True):
-    """@return its incident.json, once the condition holds for it"""
+    """@return its context, once the condition holds for it"""
     return wait_for(what, lambda: (lambda i: i and condition(i)
-                                   and i)(document(a, name, "incident.json")))
+                                   and i)(document(a, name, "snapshot-context.json")))
 
 
 def sections(d):
@@ -231,15 +247,11 @@ def a_line_of_the_kernel_log_begins_an_incident_which_is_shipped_and_removed():
     d = wait_for("its document is there", lambda: document(a, name))
     assert "HBM_UNCORRECTABLE_ERROR" in d["trigger"], d["trigger"]
     wait_incident(a, name, "both lines are in it", lambda i: len(i["kernel_log"]) == 2)
-    assert snapshots(a) + snapshots(a, "incidents") == [name], "two lines at once are one incident"
-    manifests = wait_for("it is shipped", lambda: [
-        os.path.join(base, f) for base, _, files in os.walk(a.out)
-        for f in files if f.startswith("directory-") and f.endswith(".manifest.json")], 60)
-    with open(manifests[0], encoding="utf-8") as f:
-        m = json.load(f)
-    assert m["source"]["name"] == "incidents" and m["bundle"]["complete"], m["bundle"]
-    assert {"snapshot.json", "incident.json"} <= {e["path"] for e in m["members"]}, m["members"]
-    wait_for("its directory is removed", lambda: not snapshots(a, "incidents") and not snapshots(a))
+    assert snapshots(a) + published(a) == [name], "two lines at once are one incident"
+    ((_, m),) = wait_for("it is shipped", lambda: delivered(a), 60)
+    assert m["source"]["name"] == "agent" and m["bundle"]["complete"], m["bundle"]
+    assert {"snapshot.json", "snapshot-context.json"} <= members_of(m), m["members"]
+    wait_for("its directory is removed", lambda: not published(a) and not snapshots(a))
     a.stop()
 
 
@@ -262,10 +274,9 @@ def send_note(a, number, pid, directory, answers, before_it_ends=lambda: None):
                 break
             got.append(data.decode())
             if data.startswith(b"snapshot"):
-                for fd in fds:
-                    with open(fd, "rb") as f:
-                        f.seek(0)
-                        got.append(f.read())
+                for fd in fds:  # all notes of an incident have the same open file
+                    got.append(os.pread(fd, os.fstat(fd).st_size, 0))
+                    os.close(fd)
                 break
         answers[number] = got
         before_it_ends()
@@ -511,81 +522,43 @@ def who_follows_the_kernel_log_has_no_time_after_which_it_is_killed():
 
 
 @test
-def a_snapshot_goes_with_the_dump_that_a_note_is_about():
+def a_snapshot_lies_beside_the_dump_that_a_note_is_about_and_the_dump_does_not_wait():
     a = make_agent()
-    a.config["sources"][0]["settle"] = "30s"  # so long it may wait for its snapshot
+    a.config["sources"][0]["settle"] = "1s"
     a.start()
     answers = {}
     send_note(a, 1, 1 << 21, a_dump(a), answers)
     assert isinstance(answers[1][-1], bytes), answers
-    wait_for("the dump is shipped", a.manifests, 30)
-    m = a.only_manifest()[1]
+    (dump, m), = wait_for("the dump is shipped", a.manifests, 20)
     assert m["source"]["name"] == "core-dumps", m["source"]
-    members = {e["path"]: e for e in m["members"]}
-    assert {"neuron-collectd/snapshot.json",
-            "neuron-collectd/incident.json"} <= set(members), sorted(members)
-    assert members["neuron-collectd/snapshot.json"]["kind"] == "snapshot", members
-    assert not snapshots(a, "incidents")
+    assert not [p for p in members_of(m) if "snapshot" in p], members_of(m)
+    ((path, found),) = wait_for("the snapshot is shipped", lambda: delivered(a), 60)
+    assert {"snapshot.json", "snapshot-context.json"} <= members_of(found), members_of(found)
+    assert {e["kind"] for e in found["members"]} == {"snapshot"}, found["members"]
+    assert os.path.dirname(path) == os.path.dirname(dump), (path, dump)
+    assert found["bundle"]["related"] == [{"kind": "neuron-core-dump", "id": m["bundle"]["id"]}]
+    assert len(a.manifests()) == 2
+    wait_for("its directory is removed", lambda: not published(a))
     a.stop()
 
 
 @test
-def a_directory_that_is_made_after_its_note_has_the_snapshot_in_its_bundle():
+def a_directory_that_is_made_after_its_note_is_named_by_the_snapshot():
     a = make_agent()
-    a.config["sources"][0]["settle"] = "30s"  # so long it may wait for its snapshot
+    a.config["sources"][0]["settle"] = "1s"
     a.start()
     answers = {}
     os.makedirs(a.path("dumps"))
     directory = a.path("dumps", "dt-20260527-051233-cid-d99e36ea74c263ca")
     send_note(a, 1, 1 << 21, directory, answers, before_it_ends=lambda: a_dump(a))
     assert "refused" not in answers[1][0] and isinstance(answers[1][-1], bytes), answers
-    wait_for("the dump is shipped", a.manifests, 30)
-    m = a.only_manifest()[1]
-    assert m["source"]["name"] == "core-dumps", m["source"]
-    members = {e["path"] for e in m["members"]}
-    assert {"neuron-collectd/snapshot.json", "neuron-collectd/incident.json"} <= members, members
     name = snapshots(a)[0]
-    assert [u["path"] for u in document(a, name, "incident.json")["units"]] == [
-        directory], document(a, name, "incident.json")
+    context = wait_incident(a, name, "its bundle is known",
+                            lambda c: [u for u in c["units"] if u.get("bundle")])
+    assert [u["path"] for u in context["units"]] == [directory], context
+    ((_, m),) = wait_for("the snapshot is shipped", lambda: delivered(a), 60)
+    assert [b["id"] for b in m["bundle"]["related"]] == [context["units"][0]["bundle"]], m["bundle"]
     assert f"its directory exists now: files are expected in {directory}" in a.log, a.log
-    a.stop()
-
-
-def a_job(a):
-    """The files of a job: the next one has the same directory, since its name has no time."""
-    unit = a.path("jobs", "job-7")
-    os.makedirs(unit)
-    with open(os.path.join(unit, "result"), "w", encoding="utf-8") as f:
-        f.write("a result\n")
-    return unit
-
-
-@test
-def another_directory_of_the_same_name_gets_nothing_of_an_earlier_incident():
-    a = make_agent()
-    # what was said of the path so long, and a second, before belongs to the earlier one
-    a.config["hook"]["deadline"] = "1s"
-    a.config["sources"] = [a.source("jobs", "directory", "jobs/job-%p", settle="1s")]
-    a.start()
-    with subprocess.Popen(["/bin/sleep", "600"]) as process:
-        begun = time.monotonic()
-        unit = a_job(a)
-        send_note(a, 1, process.pid, unit, {})
-        name = snapshots(a)[0]
-        wait_incident(a, name, "its directory is in it", lambda i: len(i["units"]) == 1)
-        wait_for("it is shipped", a.manifests, 30)
-        wait_for("the time of its note is over", lambda: time.monotonic() > begun + 2.5)
-        assert document(a, name, "snapshot-after.json") is None, "the process lives"
-        os.rename(unit, a.path("moved"))
-        a_job(a)
-        wait_for("another one is shipped", lambda: len(
-            [m for _, m in a.manifests() if m["bundle"]["supplement_of"] is None]) == 2, 30)
-        wait_incident(a, name, "it is about none any more", lambda i: not i["units"])
-        process.kill()
-    wait_for("the second look is there", lambda: document(a, name, "snapshot-after.json"))
-    a.wait_all()
-    assert not [path for _, path in attached_members(a)
-                if path.endswith("snapshot-after.json")], attached_members(a)
     a.stop()
 
 
@@ -602,11 +575,11 @@ def a_snapshot_that_was_killed_still_belongs_to_its_dump():
     a.kill()
     a.start()
     wait_for("the document is there", lambda: document(a, name))
-    incident = document(a, name, "incident.json")
+    incident = document(a, name, "snapshot-context.json")
     assert len(incident["units"]) == 1 and len(incident["notes"]) == 1, incident
     assert "hook" in incident["trigger"], incident
-    wait_for("it is shipped with the dump", lambda: "neuron-collectd/snapshot.json"
-             in [path for _, path in attached_members(a)], 30)
+    ((_, m),) = wait_for("it is shipped", lambda: delivered(a), 60)
+    assert [b["kind"] for b in m["bundle"]["related"]] == ["neuron-core-dump"], m["bundle"]
     a.stop()
 
 
@@ -656,7 +629,7 @@ def a_second_pass_follows_a_restart_too():
         wait_incident(a, name, "the process is in it", lambda i: i["processes"])
         a.kill()
         a.start()
-        incident = document(a, name, "incident.json")
+        incident = document(a, name, "snapshot-context.json")
         assert (len(incident["notes"]) == 1
                 and [p["pid"] for p in incident["processes"]] == [process.pid]), incident
         assert document(a, name, "snapshot-after.json") is None
@@ -672,12 +645,6 @@ def a_dump(a):
               encoding="utf-8") as f:
         f.write("a log\n")
     return unit
-
-
-def attached_members(a):
-    """[(supplement or not, path)] of what was attached, in all manifests."""
-    return [(m["bundle"]["supplement_of"] is not None, e["path"]) for _,
-            m in a.manifests() for e in m["members"] if e["path"].startswith("neuron-collectd/")]
 
 
 @test
@@ -704,58 +671,24 @@ def a_snapshot_that_was_killed_gets_its_second_pass_too():
 
 
 @test
-def what_a_bundle_has_is_not_sent_again_after_a_restart():
+def both_looks_are_in_one_bundle_after_a_restart_too():
     a = make_agent()
-    a.config["sources"][0]["settle"] = "15s"  # so long it may wait for its snapshot
+    a.config["sources"][0]["settle"] = "1s"
     a.start()
     unit = a_dump(a)
     with subprocess.Popen(["/bin/sleep", "600"]) as process:
         send_note(a, 1, process.pid, unit, {})
         name = snapshots(a)[0]
-        wait_for("the first look is shipped",
-                 lambda: (False, "neuron-collectd/snapshot.json") in attached_members(a), 30)
-        before = attached_members(a)
+        wait_for("the dump is shipped", a.manifests, 30)
         wait_incident(a, name, "the process is known", lambda i: i["processes"])
         a.kill()
         a.start()
         process.kill()
-    wait_for("the second look is shipped",
-             lambda: (True, "neuron-collectd/snapshot-after.json") in attached_members(a), 60)
+    ((_, m),) = wait_for("the snapshot is shipped", lambda: delivered(a), 90)
+    assert {"snapshot.json", "snapshot-after.json"} <= members_of(m), m["members"]
     wait_for("all is quiet", lambda: all(b["state"] == "delivered" for b in a.bundles()))
-    again = [path for path in (path for _, path in before) if (True, path) in attached_members(a)]
-    assert not again, (again, attached_members(a))
+    assert len(a.manifests()) == 2, [m["bundle"]["id"] for _, m in a.manifests()]
     a.stop()
-
-
-@test
-def what_finds_no_room_is_attached_when_there_is_room_again():
-    a = make_agent()
-    a.config["sources"][0]["settle"] = "1s"
-    place = a.path("state", "attachments")
-    os.makedirs(place, mode=0o700)
-    harness.need_root()
-    result = run("mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", place)
-    if result.returncode:
-        raise Skip(f"cannot mount here: {result.stderr.strip()}")
-    try:
-        filler = os.path.join(place, "filler")
-        with open(filler, "wb", buffering=0) as f, contextlib.suppress(OSError):
-            while True:
-                f.write(bytes(4096))
-        a.start()
-        send_note(a, 1, 1 << 21, a_dump(a), {})
-        wait_for("the dump goes without", a.manifests, 30)
-        wait_for("it is said", lambda: a.log.count("cannot be attached to its dumps") == 1)
-        assert not attached_members(a), attached_members(a)
-        os.unlink(filler)
-        wait_for("it follows",
-                 lambda: (True, "neuron-collectd/snapshot.json") in attached_members(a), 90)
-        wait_for("it is said that it has",
-                 lambda: a.log.count("could not be attached to its dumps is attached now") == 1)
-        assert a.log.count("cannot be attached to its dumps") == 1, a.log
-        a.stop()
-    finally:
-        run("umount", "-l", place)
 
 
 @test
@@ -764,12 +697,12 @@ def an_incident_whose_bundle_is_cancelled_leaves_no_directory():
     a.config["destinations"][0]["path"] = a.path("nowhere", "out")
     a.start()
     write_to_kernel_log(a, HW_ERROR.format(7))
-    wait_for("it is to be shipped", lambda: snapshots(a, "incidents"), 60)
-    b = wait_for("it is a bundle", lambda: [b for b in a.bundles() if b["source"] == "incidents"],
+    wait_for("it is to be shipped", lambda: published(a), 60)
+    b = wait_for("it is a bundle", lambda: [b for b in a.bundles() if b["source"] == "agent"],
                  30)[0]
-    assert snapshots(a, "incidents")
+    assert published(a)
     a.ask("cancel", b["id"])
-    wait_for("its directory is removed", lambda: not snapshots(a, "incidents") and not snapshots(a))
+    wait_for("its directory is removed", lambda: not published(a) and not snapshots(a))
     a.stop()
 
 
@@ -812,7 +745,7 @@ def a_drain_waits_for_a_snapshot_that_is_underway_and_for_its_delivery():
     seen = wait_for("it is safe", lambda: (d := json.loads(a.curl("/v1/status").stdout)["drain"])[
         "safe_to_terminate"] and d, 90)
     assert seen["missing"] is None, seen
-    delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("directory-")
+    delivered = [f for _, _, files in os.walk(a.out) for f in files if f.startswith("snapshot-")
                  and f.endswith(".manifest.json")]
     assert delivered, "it was called safe before the incident was at its destination"
     assert json.loads(a.curl("/v1/status").stdout)["hook"]["snapshots"] == {

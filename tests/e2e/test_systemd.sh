@@ -246,12 +246,19 @@ arrived() {
 	inside find /srv/archive/20260527-051500-00000000000000cc -name '*.manifest.json' | grep -q .
 }
 until_true 60 arrived
+# The snapshot is a bundle of its own: when the process has ended, 30 s after its start at the
+# earliest.
+snapshot_arrived() {
+	inside find /srv/archive/20260527-051500-00000000000000cc -name 'snapshot-*.manifest.json' |
+		grep -q .
+}
+until_true 120 snapshot_arrived
 collect wait --all --timeout 60s >"$dir/out" 2>&1
 mkdir "$dir/failure"
 for bundle in "$root"/srv/archive/20260527-051500-00000000000000cc/*/*.tar.zst; do
 	tar --zstd -C "$dir/failure" -xf "$bundle"
 done >"$dir/out" 2>&1
-python3 - "$dir/failure/neuron-collectd/snapshot.json" "$(cat "$root/tmp/job.pid")" $kmsg \
+python3 - "$dir/failure/snapshot.json" "$(cat "$root/tmp/job.pid")" $kmsg \
 	>"$dir/out" 2>&1 <<'PYTHON'
 import json, sys
 text = open(sys.argv[1], encoding="utf-8").read()

@@ -36,7 +36,6 @@ typedef struct Fixture {
         SourceSpec *spec;
         Bundle bundle;
         char unit[PATH_MAX + 16]; /* the unit's directory, or the one its file lies in */
-        bool is_attached;
 } Fixture;
 
 /* What one way found. */
@@ -45,7 +44,7 @@ typedef struct Found {
         Plan *plan;
         DeliveryMembers *members;
         uint64_t *prints, sum;
-        size_t n_prints, n_attached;
+        size_t n_prints;
         char reasons[4096]; /* a line each */
 } Found;
 
@@ -150,17 +149,6 @@ static void remove_source(const Fixture *f) {
         assert_int_equal(system(command), 0);
 }
 
-/* Attaches files of these names, whose content is their name, in a directory of their own. */
-static void attach(Fixture *f, const char *const *names, size_t n) {
-        assert_int_equal(mkdirat(f->scratch->fd, "attached", 0700), 0);
-        Scratch directory = { .fd = openat(f->scratch->fd, "attached",
-                                           O_RDONLY | O_DIRECTORY | O_CLOEXEC) };
-        for (size_t i = 0; i < n; i++)
-                assert_int_equal(scratch_write(&directory, names[i], names[i]), 0);
-        (void)close(directory.fd); /* a directory */
-        f->is_attached = true;
-}
-
 static Delivery *make_job(const Fixture *f) {
         static char *no_labels[] = { NULL };
         const Config config = { .limits = { .compression_level = 1, .compression_threads = 1 } };
@@ -178,9 +166,6 @@ static Delivery *make_job(const Fixture *f) {
                                                                 .limits = limits,
                                                                 .level = 1 }),
                          0);
-        if (f->is_attached)
-                job->attached_fd =
-                        openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         return job;
 }
 
@@ -214,7 +199,6 @@ static Delivery *find(const Fixture *f, const Found *shipped, Found *x) {
                 assert_int_equal(delivery_members_export_prints(x->members, job), 0);
                 x->prints = TAKE_PTR(job->prints);
                 x->n_prints = job->n_prints;
-                x->n_attached = job->n_attached_prints;
                 x->sum = job->digest;
         }
         return job;
@@ -493,205 +477,27 @@ static void nothing_left_is_enoent(void **state) {
         job_free(job);
 }
 
-/* ---- what is attached ---- */
-
-static const char *const snapshots[] = { "after.json", "snapshot.json" };
-static const char *const with_snapshots[] = {
-        "a",      "b.x", "b/deep", "neuron-collectd/after.json", "neuron-collectd/snapshot.json",
-        "z\xff\n"
-};
-
-static void attachments_are_members_whichever_way_the_others_are_read(void **state) {
+static void members_of_what_the_agent_makes_have_its_kind(void **state) {
+        static const struct {
+                SourceKind bundle;
+                MemberKind members;
+        } kinds[] = { { SOURCE_SNAPSHOT, MEMBER_SNAPSHOT },
+                      { SOURCE_CRASH_REPORT, MEMBER_CRASH_REPORT },
+                      { SOURCE_OOM, MEMBER_CRASH_REPORT },
+                      { SOURCE_DIRECTORY, MEMBER_OTHER } };
         Fixture *f = *state;
-        Found found[N_WAYS], without;
         make_directory_unit(f);
-        job_free(find(f, NULL, &without));
-        attach(f, snapshots, 2);
-        for (Way way = WAY_LIVE; way < N_WAYS; way++) {
-                Found *x = &found[way];
-                hold(f, way, members, N_MEMBERS);
-                Delivery *job = find(f, NULL, x);
-                assert_int_equal(x->result, 0);
-                assert_paths(x, with_snapshots, 6);
-                assert_same(&found[WAY_LIVE], x);
-                assert_int_equal(x->n_prints, 6);
-                assert_int_equal(x->n_attached, 2);
-                assert_int_equal(x->sum, without.sum); /* they are none of the unit's content */
-                assert_content(x, 0, "a");
-                assert_content(x, 3, "after.json");
-                assert_content(x, 4, "snapshot.json");
-                assert_content(x, 5, "z\xff\n");
-                assert_int_equal(plan_member(x->plan, 3)->kind, MEMBER_SNAPSHOT);
-                assert_int_equal(plan_member(x->plan, 5)->kind, MEMBER_OTHER);
-                job_free(job);
-        }
-        for (Way way = WAY_LIVE; way < N_WAYS; way++)
-                found_done(&found[way]);
-        found_done(&without);
-}
-
-static void attachments_come_with_a_single_file_too(void **state) {
-        Fixture *f = *state;
-        static const char *const wanted[] = { "core.python3.1000.7", "neuron-collectd/after.json",
-                                              "neuron-collectd/snapshot.json" };
-        _cleanup_free_ char *path = NULL;
-        (void)snprintf(f->unit, sizeof f->unit, "%s/src", f->scratch->path);
-        assert_true(asprintf(&path, "%s/%s", f->unit, wanted[0]) > 0);
-        write_member(f, wanted[0], "core");
-        make_terms(f, CONFIG_PROCESS_CORE, "src");
-        set_record(f, SOURCE_PROCESS_CORE, path);
-        attach(f, snapshots, 2);
-        for (Way way = WAY_LIVE; way < N_WAYS; way++) {
+        for (size_t i = 0; i < ELEMENTSOF(kinds); i++) {
                 Found x;
-                hold(f, way, wanted, 1);
+                f->bundle.rec.kind = kinds[i].bundle;
                 Delivery *job = find(f, NULL, &x);
                 assert_int_equal(x.result, 0);
-                assert_paths(&x, wanted, 3);
-                assert_content(&x, 0, "core");
-                assert_content(&x, 2, "snapshot.json");
-                assert_int_equal(plan_member(x.plan, 1)->kind, MEMBER_SNAPSHOT);
+                assert_paths(&x, members, N_MEMBERS);
+                for (size_t k = 0; k < N_MEMBERS; k++)
+                        assert_int_equal(plan_member(x.plan, k)->kind, kinds[i].members);
                 found_done(&x);
                 job_free(job);
         }
-}
-
-static void a_supplement_has_only_the_attachments_that_were_not_shipped(void **state) {
-        Fixture *f = *state;
-        static const char *const only[] = { "neuron-collectd/later.json" };
-        static const char *const all[] = { "after.json", "later.json", "snapshot.json" };
-        Found first;
-        make_directory_unit(f);
-        attach(f, snapshots, 2);
-        job_free(find(f, NULL, &first));
-        int fd = openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        Scratch directory = { .fd = fd };
-        assert_int_equal(scratch_write(&directory, all[1], "late"), 0);
-        (void)close(fd); /* a directory */
-        strcpy(f->bundle.rec.supplement_of, ID);
-        for (Way way = WAY_LIVE; way < N_WAYS; way++) {
-                Found x;
-                hold(f, way, members, N_MEMBERS);
-                Delivery *job = find(f, &first, &x);
-                assert_int_equal(x.result, 0);
-                assert_paths(&x, only, 1);
-                assert_content(&x, 0, "late");
-                assert_int_equal(x.sum, 0);
-                found_done(&x);
-                job_free(job);
-        }
-        found_done(&first);
-}
-
-static void a_supplement_of_attachments_reads_nothing_else(void **state) {
-        Fixture *f = *state;
-        static const char *const wanted[] = { "neuron-collectd/after.json",
-                                              "neuron-collectd/snapshot.json" };
-        make_directory_unit(f); /* none of it was shipped, and none of it is its business */
-        attach(f, snapshots, 2);
-        strcpy(f->bundle.rec.supplement_of, ID);
-        f->bundle.rec.origin = ORIGIN_ATTACHMENTS;
-        for (unsigned removed = 0; removed < 2; removed++) {
-                Found x;
-                Delivery *job = find(f, NULL, &x);
-                assert_int_equal(x.result, 0);
-                assert_paths(&x, wanted, 2);
-                assert_content(&x, 1, "snapshot.json");
-                found_done(&x);
-                job_free(job);
-                remove_source(f);
-        }
-}
-
-static void attachments_alone_make_no_dump(void **state) {
-        Fixture *f = *state;
-        Found x;
-        make_directory_unit(f);
-        attach(f, snapshots, 2);
-        remove_source(f);
-        Delivery *job = find(f, NULL, &x);
-        assert_int_equal(x.result, -ENOENT);
-        found_done(&x);
-        job_free(job);
-        strcpy(f->bundle.rec.supplement_of, ID); /* but they do make a supplement */
-        job = find(f, NULL, &x);
-        assert_int_equal(x.result, 0);
-        assert_int_equal(plan_n_members(x.plan), 2);
-        found_done(&x);
-        job_free(job);
-}
-
-static void an_attachment_wins_against_a_file_of_its_name_which_follows(void **state) {
-        Fixture *f = *state;
-        static const char *const theirs[] = {
-                "a",
-                "b.x",
-                "b/deep",
-                ("neuron-collectd/i-0123456789abcdef0-neuron-dump-pid-1-tid-2-lid-3-snapshot.json"),
-                "neuron-collectd/snapshot.json",
-                "z\xff\n"
-        };
-        static const char *const follows[] = { "neuron-collectd/snapshot.json" };
-        Found first;
-        make_directory_unit(f);
-        int unit_fd = open(f->unit, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        assert_int_equal(mkdirat(unit_fd, "neuron-collectd", 0755), 0);
-        (void)close(unit_fd); /* a directory */
-        write_member(f, theirs[3], "forged");
-        write_member(f, theirs[4], "forged too");
-        attach(f, snapshots, 2);
-        for (Way way = WAY_LIVE; way < N_WAYS; way++) {
-                Found x;
-                hold(f, way, theirs, 6);
-                Delivery *job = find(f, NULL, &x);
-                assert_int_equal(x.result, 0);
-                assert_int_equal(plan_n_members(x.plan), 7);
-                assert_string_equal(plan_member(x.plan, 3)->path, "neuron-collectd/after.json");
-                assert_string_equal(plan_member(x.plan, 4)->path, theirs[3]);
-                assert_int_equal(plan_member(x.plan, 4)->kind, MEMBER_OTHER); /* none of ours */
-                assert_string_equal(plan_member(x.plan, 5)->path, theirs[4]);
-                assert_int_equal(plan_member(x.plan, 5)->kind, MEMBER_SNAPSHOT);
-                assert_content(&x, 4, "forged");
-                assert_content(&x, 5, "snapshot.json");
-                assert_non_null(strstr(x.reasons, "name taken: 'neuron-collectd/snapshot.json'"));
-                assert_true(job->has_more);
-                if (way == WAY_LIVE)
-                        first = x;
-                else
-                        found_done(&x);
-                job_free(job);
-        }
-        strcpy(f->bundle.rec.supplement_of, ID);
-        for (Way way = WAY_LIVE; way < N_WAYS; way++) {
-                Found x;
-                hold(f, way, theirs, 6);
-                Delivery *job = find(f, &first, &x);
-                assert_int_equal(x.result, 0);
-                assert_paths(&x, follows, 1);
-                assert_content(&x, 0, "forged too");
-                assert_int_equal(plan_member(x.plan, 0)->kind, MEMBER_OTHER);
-                assert_string_equal(x.reasons, "");
-                found_done(&x);
-                job_free(job);
-        }
-        found_done(&first);
-}
-
-static void what_is_no_attachment_in_that_directory_is_ignored(void **state) {
-        Fixture *f = *state;
-        static const char *const names[] = { "snapshot.json", ".unit", ".coming", "a b" };
-        Found x;
-        make_directory_unit(f);
-        attach(f, names, 4);
-        int fd = openat(f->scratch->fd, "attached", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        assert_int_equal(symlinkat("/etc/passwd", fd, "link"), 0);
-        assert_int_equal(mkdirat(fd, "dir", 0700), 0);
-        (void)close(fd); /* a directory */
-        Delivery *job = find(f, NULL, &x);
-        assert_int_equal(x.result, 0);
-        assert_int_equal(x.n_attached, 1);
-        assert_int_equal(plan_n_members(x.plan), N_MEMBERS + 1);
-        found_done(&x);
-        job_free(job);
 }
 
 /* ---- what a run whose state is lost has delivered ---- */
@@ -791,13 +597,7 @@ int main(void) {
                 TEST(what_is_no_regular_file_and_a_strangers_hard_link_is_no_member),
                 TEST(without_links_the_next_best_way_is_used),
                 TEST(nothing_left_is_enoent),
-                TEST(attachments_are_members_whichever_way_the_others_are_read),
-                TEST(attachments_come_with_a_single_file_too),
-                TEST(a_supplement_has_only_the_attachments_that_were_not_shipped),
-                TEST(a_supplement_of_attachments_reads_nothing_else),
-                TEST(attachments_alone_make_no_dump),
-                TEST(an_attachment_wins_against_a_file_of_its_name_which_follows),
-                TEST(what_is_no_attachment_in_that_directory_is_ignored),
+                TEST(members_of_what_the_agent_makes_have_its_kind),
                 TEST(what_cannot_be_compared_for_want_of_descriptors_is_not_taken_for_different),
         };
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT); /* errors are what is provoked here */

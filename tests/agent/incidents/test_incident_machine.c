@@ -3,6 +3,7 @@
 
 #include "tests/harness/unit.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/incidents/incident_attaching.h"
 #include "agent/incidents/incident_directory.h"
 #include "agent/incidents/incident_list.h"
 #include "agent/incidents/incident_machine.h"
@@ -19,6 +19,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/fs.h"
 #include "lib/base/path.h"
+#include "lib/base/strbuf.h"
 #include "tests/lib/base/scratch.h"
 
 #define NAME "20260527T051233-1"
@@ -35,27 +36,17 @@ typedef struct Fixture {
         sd_event *event;
         FakeClock clock;
         Config config;
-        Attachments *attachments;
+        Store *store;
+        BundleTable *bundles;
+        Evidence *evidence;
         Incidents incidents;
         Incident *x;
         int listening, supervisor; /* -1: nobody was asked yet */
         pid_t ranks[2];
-        unsigned n_attached, n_held, n_released;
 } Fixture;
 
 static uint64_t boot(Clock *c) {
         return CONTAINER_OF(c, FakeClock, clock)->boot_usec;
-}
-
-static void on_attached(const char *source, const char *unit_path, void *userdata) {
-        (void)source, (void)unit_path;
-        ((Fixture *)userdata)->n_attached++;
-}
-
-static void on_pending(const char *source, const char *unit_path, bool pending, void *userdata) {
-        Fixture *f = userdata;
-        (void)source, (void)unit_path;
-        *(pending ? &f->n_held : &f->n_released) += 1;
 }
 
 static void on_public(const char *note_id, int fd, const char *reason, void *userdata) {
@@ -96,24 +87,28 @@ static int setup(void **state) {
         f->config.snapshot.probe_timeout_usec = USEC_PER_SEC;
         f->config.hook.deadline_usec = HOOK_DEADLINE_USEC;
         if (sd_event_new(&f->event) < 0 ||
-            attachments_new(&f->attachments, f->event, f->scratch->path) < 0)
+            store_open(&f->store, f->scratch->path, NULL, NULL) != 0 ||
+            bundle_table_new(&f->bundles, f->store, &f->clock.clock, &(BundleTableCallbacks){ 0 }) <
+                    0 ||
+            evidence_new(&f->evidence,
+                         &(EvidenceContext){ .clock = &f->clock.clock, .store = f->store },
+                         f->scratch->path) < 0)
                 return -1;
         f->incidents = (Incidents){ .context = { .event = f->event,
                                                  .clock = &f->clock.clock,
-                                                 .attachments = f->attachments,
-                                                 .on_attached = on_attached,
-                                                 .on_pending = on_pending,
+                                                 .store = f->store,
+                                                 .bundles = f->bundles,
+                                                 .evidence = f->evidence,
                                                  .on_public = on_public,
                                                  .instance_id = "i-1",
                                                  .userdata = f },
                                     .config = &f->config,
                                     .socket = path_join(f->scratch->path, "probe.sock"),
                                     .snapshots = path_join(f->scratch->path, "snapshots"),
-                                    .outbox = path_join(f->scratch->path, "incidents") };
+                                    .remove = incident_list_remove };
         list_init(&f->incidents.incidents);
         *state = f;
-        if (mkdirat(f->scratch->fd, "snapshots", 0700) < 0 ||
-            mkdirat(f->scratch->fd, "incidents", 0700) < 0 || listen_at(f) < 0)
+        if (mkdirat(f->scratch->fd, "snapshots", 0700) < 0 || listen_at(f) < 0)
                 return -1;
         begin_incident(f);
         return 0;
@@ -134,12 +129,13 @@ static int teardown(void **state) {
         end_rank(f, 1);
         LIST_FOREACH_SAFE (l, &f->incidents.incidents)
                 incident_list_release(CONTAINER_OF(l, Incident, link));
-        attachments_free(f->attachments);
+        evidence_free(f->evidence);
+        bundle_table_free(f->bundles);
+        store_close(f->store);
         cleanup_closep(&f->listening);
         cleanup_closep(&f->supervisor);
         free(f->incidents.socket);
         free(f->incidents.snapshots);
-        free(f->incidents.outbox);
         sd_event_unref(f->event);
         free(f);
         return scratch_teardown(&scratch);
@@ -234,9 +230,24 @@ static void rest_late(Fixture *f) {
         incident_machine_resume_resting(f->x);
 }
 
-static void an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_directory(
-        void **state) {
+/* @return its bundle's row, as intake would fill it */
+static void describe(Fixture *f, BundleRecord *ret) {
+        *ret = (BundleRecord){ .path = path_join(evidence_path(f->evidence), "snapshot-" NAME) };
+        assert_int_equal(evidence_describe(ret), 0);
+        assert_int_equal(ret->kind, SOURCE_SNAPSHOT);
+}
+
+/* @return the incidents that are left after what is due now */
+static size_t turn(Fixture *f) {
+        assert_true(sd_event_run(f->event, 100 * USEC_PER_MSEC) >= 0);
+        return f->incidents.n_incidents;
+}
+
+#define DUMP "neuron-core-dump-20260527T051233-0123456789ab"
+
+static void a_snapshot_names_the_dump_that_a_hook_makes_while_it_rests(void **state) {
         Fixture *f = *state;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         rest_late(f);
         assert_int_equal(f->x->state, INCIDENT_RESTING);
         uint64_t more = timer_in_usec(f);
@@ -245,15 +256,20 @@ static void an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_dire
         incidents_add_unit_of_note(&f->incidents, &(NoteView){ .note = &(HookNote){ .id = NOTE },
                                                                .source = "dumps",
                                                                .unit_path = "/dumps/1" });
-        while (f->n_released == 0)
-                assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
-        assert_int_equal(f->n_held, 1);
-        assert_int_equal(attachments_waiting(f->attachments, "dumps", "/dumps/1", NULL), 2);
+        incidents_on_found(&f->incidents, &(BundleRecord){ .id = DUMP,
+                                                           .source = (char *)"dumps",
+                                                           .path = (char *)"/dumps/1" });
         f->clock.boot_usec += more;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_false(f->x->is_own_bundle);
+        assert_true(f->x->is_published);
         assert_int_equal(f->x->dir_fd, -1);
+        describe(f, &rec);
+        assert_string_equal(rec.subject, DUMP);
+        assert_int_equal(turn(f), 0);
+        _cleanup_free_ char *context = path_join(rec.path, SNAPSHOT_CONTEXT_FILE), *text = NULL;
+        assert_int_equal(fs_read_file(AT_FDCWD, context, MIB, &text, NULL), 0);
+        assert_non_null(strstr(text, "\"bundle\":\"" DUMP "\""));
 }
 
 static void a_directory_that_never_came_is_not_waited_for_for_ever(void **state) {
@@ -265,42 +281,57 @@ static void a_directory_that_never_came_is_not_waited_for_for_ever(void **state)
         f->clock.boot_usec += HOOK_DEADLINE_USEC + 5 * USEC_PER_SEC;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_true(f->x->is_own_bundle);
+        assert_true(f->x->is_published);
 }
 
 /* ---- after a restart ---- */
 
-static void turn_until_waiting(Fixture *f, size_t n) {
-        for (int i = 0;
-             i < 100 && attachments_waiting(f->attachments, "dumps", "/dumps/1", NULL) < n; i++)
-                assert_true(sd_event_run(f->event, 100 * USEC_PER_MSEC) >= 0);
-        assert_int_equal(attachments_waiting(f->attachments, "dumps", "/dumps/1", NULL), n);
-}
-
-static void what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too(void **state) {
-        Fixture *f = *state;
-        assert_int_equal(incident_add_unit(f->x, &(IncidentUnit){ .source = (char *)"dumps",
-                                                                  .path = (char *)"/dumps/1" }),
-                         0);
-        incident_directory_write(f->x);
+static void resume(Fixture *f) {
         incident_list_release(f->x);
         assert_int_equal(incident_list_sweep(&f->incidents), 0);
         assert_int_equal(f->incidents.n_incidents, 1);
         f->x = CONTAINER_OF(f->incidents.incidents.next, Incident, link);
+}
+
+static void its_dumps_are_known_after_a_restart(void **state) {
+        Fixture *f = *state;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        assert_int_equal(incident_add_unit(f->x, &(IncidentUnit){ .source = (char *)"dumps",
+                                                                  .path = (char *)"/dumps/1",
+                                                                  .bundle = DUMP }),
+                         0);
+        incident_directory_write(f->x);
+        resume(f);
         assert_int_equal(f->x->state, INCIDENT_RESTING);
-        turn_until_waiting(f, 2);
-        assert_int_equal(fs_write_file(f->x->dir_fd, "snapshot-more-1.json", "{}", 2, 0600), 0);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        turn_until_waiting(f, 3);
-        while (f->x->attaching.job)
-                assert_true(sd_event_run(f->event, 10 * USEC_PER_SEC) > 0);
-        assert_int_equal(f->x->dir_fd, -1);
-        assert_non_null(strstr(f->x->written, "\"over\":true"));
+        describe(f, &rec);
+        assert_string_equal(rec.subject, DUMP);
 }
 
-/* ---- failures on other nodes, and crash reports ---- */
+static void one_that_has_ended_and_was_not_published_is_published(void **state) {
+        Fixture *f = *state;
+        incident_set_state(f->x, INCIDENT_ENDED);
+        incident_directory_write(f->x);
+        resume(f);
+        assert_true(f->x->is_published);
+        assert_int_equal(turn(f), 0);
+}
+
+static void what_an_operator_has_requested_stays(void **state) {
+        Fixture *f = *state;
+        IncidentView view;
+        f->x->cause = INCIDENT_REQUESTED;
+        incident_set_state(f->x, INCIDENT_ENDED);
+        incident_directory_write(f->x);
+        resume(f);
+        assert_false(f->x->is_published);
+        assert_int_equal(turn(f), 1);
+        assert_true(incidents_get(&f->incidents, NAME, &view));
+}
+
+/* ---- failures on other nodes, and the OOM killer ---- */
 
 static Incident *newest(Fixture *f) {
         return CONTAINER_OF(f->incidents.incidents.prev, Incident, link);
@@ -332,7 +363,7 @@ static void a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds(v
         assert_ptr_equal(newest(f), x);
 }
 
-static void a_snapshot_for_another_node_is_shipped_for_itself(void **state) {
+static void a_snapshot_for_another_node_is_shipped(void **state) {
         Fixture *f = *state;
         f->config.snapshot.enabled = true;
         assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 3"), 0);
@@ -342,20 +373,7 @@ static void a_snapshot_for_another_node_is_shipped_for_itself(void **state) {
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
         incident_machine_step(x);
         assert_int_equal(x->state, INCIDENT_ENDED);
-        assert_true(x->is_own_bundle);
-}
-
-static void add_report(Fixture *f) {
-        StrBuf text = STRBUF_INIT;
-        strbuf_add(&text, "{}");
-        assert_int_equal(
-                incidents_add_report(&f->incidents, &(IncidentReport){ .owner = incident_host,
-                                                                       .what = "a line",
-                                                                       .name = "crash-pid-1",
-                                                                       .json = &text,
-                                                                       .text = &text }),
-                0);
-        strbuf_done(&text);
+        assert_true(x->is_published);
 }
 
 static void rest_and_end(Fixture *f, Incident *x) {
@@ -366,26 +384,37 @@ static void rest_and_end(Fixture *f, Incident *x) {
         assert_int_equal(x->state, INCIDENT_ENDED);
 }
 
-static void a_crash_report_that_joins_an_operators_snapshot_is_delivered(void **state) {
+#define OOM "oom-20260527T051233-0123456789ab"
+
+static void a_kill_for_lack_of_memory_that_joins_an_operators_snapshot_has_it_delivered(
+        void **state) {
         Fixture *f = *state;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
         char name[INCIDENT_NAME_SIZE];
         const char *why = NULL;
         f->config.snapshot.enabled = true;
         assert_int_equal(incidents_request(&f->incidents, name, &why), 0);
         Incident *x = newest(f);
-        add_report(f);
+        incidents_on_oom_kill(&f->incidents, 1000, "a line");
         assert_ptr_equal(newest(f), x);
+        incidents_on_found(&f->incidents, &(BundleRecord){ .id = OOM,
+                                                           .kind = SOURCE_OOM,
+                                                           .source = (char *)AGENT_SOURCE,
+                                                           .path = (char *)"/x" });
         x->has_snapshot = true;
         rest_and_end(f, x);
-        assert_true(x->is_own_bundle);
+        assert_true(x->is_published);
+        rec.path = strbuf_format("%s/snapshot-%s", evidence_path(f->evidence), name);
+        assert_int_equal(evidence_describe(&rec), 0);
+        assert_string_equal(rec.subject, OOM);
 }
 
-static void a_crash_report_is_delivered_without_a_snapshot(void **state) {
+static void without_a_snapshot_there_is_nothing_to_deliver(void **state) {
         Fixture *f = *state;
         f->config.snapshot.enabled = true;
-        add_report(f);
+        incidents_on_oom_kill(&f->incidents, 1000, "a line");
         rest_and_end(f, newest(f));
-        assert_true(newest(f)->is_own_bundle);
+        assert_false(newest(f)->is_published);
 }
 
 int main(void) {
@@ -393,13 +422,15 @@ int main(void) {
         const struct CMUnitTest tests[] = {
                 TEST(a_rank_that_lives_on_is_waited_for_for_a_minute_and_no_longer),
                 TEST(an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_waiting),
-                TEST(an_incident_is_not_shipped_for_itself_while_a_hook_may_make_its_directory),
+                TEST(a_snapshot_names_the_dump_that_a_hook_makes_while_it_rests),
                 TEST(a_directory_that_never_came_is_not_waited_for_for_ever),
-                TEST(what_a_supervisor_of_an_earlier_agent_writes_late_is_attached_too),
+                TEST(its_dumps_are_known_after_a_restart),
+                TEST(one_that_has_ended_and_was_not_published_is_published),
+                TEST(what_an_operator_has_requested_stays),
                 TEST(a_failure_on_another_node_begins_a_snapshot_within_the_same_bounds),
-                TEST(a_snapshot_for_another_node_is_shipped_for_itself),
-                TEST(a_crash_report_that_joins_an_operators_snapshot_is_delivered),
-                TEST(a_crash_report_is_delivered_without_a_snapshot),
+                TEST(a_snapshot_for_another_node_is_shipped),
+                TEST(a_kill_for_lack_of_memory_that_joins_an_operators_snapshot_has_it_delivered),
+                TEST(without_a_snapshot_there_is_nothing_to_deliver),
         };
         return cmocka_run_group_tests_name("agent/incidents/incident_machine", tests, NULL, NULL);
 }

@@ -11,7 +11,6 @@
 #include "agent/store/store.h"
 #include "lib/base/fs.h"
 #include "lib/base/log.h"
-#include "tests/agent/hooknotes/attach_one.h"
 #include "tests/lib/base/scratch.h"
 
 #define INSTANCE "i-0123456789abcdef0"
@@ -28,7 +27,6 @@ typedef struct Fixture {
         sd_event *event;
         Store *store;
         BundleTable *bundles;
-        Attachments *attachments;
         IntakeContext context;
         ConfigSource config;
         char path[PATH_MAX + 64], unit[PATH_MAX + 128];
@@ -68,7 +66,6 @@ static void open_source(Fixture *f) {
                                       .bundles = f->bundles,
                                       .instance_id = INSTANCE,
                                       .proc_root = "/proc",
-                                      .attachments = f->attachments,
                                       .hook_deadline_usec = USEC_PER_MINUTE,
                                       .on_ready = on_ready,
                                       .on_discard = on_discard,
@@ -109,17 +106,13 @@ static int setup(void **state) {
                                     .max_files = 1000,
                                     .destinations = { .items = &f->destination, .n = 1 } };
         *state = f;
-        return mkdirat(f->scratch->fd, "dumps", 0755) < 0 || sd_event_new(&f->event) < 0 ||
-                               attachments_new(&f->attachments, f->event, f->scratch->path) < 0
-                       ? -1
-                       : 0;
+        return mkdirat(f->scratch->fd, "dumps", 0755) < 0 || sd_event_new(&f->event) < 0 ? -1 : 0;
 }
 
 static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         close_source(f);
-        attachments_free(f->attachments);
         sd_event_unref(f->event);
         free(f);
         return scratch_teardown(&scratch);
@@ -264,8 +257,6 @@ static void a_note_elsewhere_is_let_be(void **state) {
         for (size_t i = 0; i < ELEMENTSOF(elsewhere); i++) {
                 intake_source_on_hook_started(f->source, elsewhere[i], &root);
                 intake_source_on_hook_finished(f->source, elsewhere[i], &root);
-                intake_source_set_pending(f->source, elsewhere[i], true);
-                intake_source_on_attached(f->source, elsewhere[i]);
         }
         assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC));
         assert_int_equal(bundle_table_n(f->bundles), 0);
@@ -382,19 +373,6 @@ static void promises_without_number_are_bounded(void **state) {
         assert_true(strlen(unit(f)->rec.incomplete) < 1000);
 }
 
-static void what_is_still_to_be_attached_is_waited_for_until_it_came(void **state) {
-        Fixture *f = *state;
-        open_source(f);
-        make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, &root);
-        intake_source_set_pending(f->source, f->unit, true);
-        intake_source_on_hook_finished(f->source, f->unit, &root);
-        assert_false(run_until(f, is_ready, 2 * QUIET_USEC));
-        assert_non_null(strstr(unit(f)->rec.reason, "second hardware snapshot"));
-        intake_source_set_pending(f->source, f->unit, false);
-        assert_true(run_until(f, is_ready, PATIENCE_USEC));
-}
-
 static void add_note(Fixture *f, uint64_t received_usec, uint64_t finished_usec) {
         static char id[33] = "0123456789abcdef0123456789abcdef", source[] = "core-dumps",
                     document[] = "{}";
@@ -456,114 +434,6 @@ static void after_a_start_a_hook_may_be_at_work_still(void **state) {
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
-/* ---- what is attached ---- */
-
-static bool is_through(const Fixture *f) {
-        return unit(f) == NULL;
-}
-
-static bool is_supplement_ready(const Fixture *f) {
-        return f->n_ready == 2;
-}
-
-static void attach(Fixture *f, const char *name) {
-        _cleanup_close_ int fd = openat(f->scratch->fd, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-        assert_true(fd >= 0 && write(fd, name, strlen(name)) > 0);
-        assert_int_equal(attach_one(f->attachments, f->event,
-                                    &(AttachmentPlace){ "core-dumps", f->unit, name }, fd),
-                         0);
-        intake_source_on_attached(f->source, f->unit);
-}
-
-static void deliver(Fixture *f) {
-        Bundle *b = bundle_table_find_unit(f->bundles, "core-dumps", f->unit);
-        int fd = attachments_assign(f->attachments, "core-dumps", f->unit, b->rec.id);
-        if (fd >= 0)
-                (void)close(fd); /* a directory */
-        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_SHIPPING, NULL), 0);
-        assert_int_equal(bundle_set_state(f->bundles, b, BUNDLE_DELIVERED, NULL), 0);
-}
-
-static void what_is_attached_late_begins_a_supplement_of_its_own(void **state) {
-        Fixture *f = *state;
-        open_source(f);
-        make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, &root);
-        intake_source_on_hook_finished(f->source, f->unit, &root);
-        attach(f, "snapshot.json"); /* before there is a bundle: it waits */
-        assert_true(run_until(f, is_ready, PATIENCE_USEC));
-        deliver(f);
-        assert_true(is_through(f));
-        assert_false(run_until(f, is_found, 300 * USEC_PER_MSEC)); /* it had all */
-        attach(f, "after.json");
-        assert_true(run_until(f, is_supplement_ready, PATIENCE_USEC));
-        const BundleRecord *rec = &unit(f)->rec;
-        assert_true(bundle_is_of_attachments(rec));
-        assert_false(rec->links_held);
-        assert_int_equal(rec->n_files, 1);
-        assert_int_equal(rec->bytes, strlen("after.json"));
-        assert_non_null(strstr(rec->id, "-s1"));
-        deliver(f);
-        assert_int_equal(attachments_waiting(f->attachments, "core-dumps", f->unit, NULL), 0);
-        assert_int_equal(faccessat(f->scratch->fd, "attachments", F_OK, 0), 0);
-        assert_int_equal(fs_remove_tree(f->scratch->fd, "dumps"), 0);
-        struct stat st;
-        assert_int_equal(fstatat(f->scratch->fd, "attachments", &st, 0), 0);
-        assert_int_equal(st.st_nlink, 2); /* all was let go */
-}
-
-static uint64_t date_usec; /* ahead of the system's */
-
-static uint64_t ahead(Clock *c) {
-        (void)c;
-        return clock_system()->realtime_usec(clock_system()) + date_usec;
-}
-
-static size_t waiting_after_a_scan(Fixture *f) {
-        intake_source_flush(f->source, false);
-        assert_true(run_until(f, has_scanned, PATIENCE_USEC));
-        return attachments_waiting(f->attachments, "core-dumps", f->unit, NULL);
-}
-
-static void what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes(
-        void **state) {
-        Fixture *f = *state;
-        Clock clock = { .realtime_usec = ahead, .boottime_usec = later };
-        later_usec = date_usec = 0;
-        open_source(f);
-        f->context.clock = &clock;
-        attach(f, "snapshot.json");
-        assert_int_equal(waiting_after_a_scan(f), 1);
-        date_usec = 8 * USEC_PER_DAY; /* set forward */
-        assert_int_equal(waiting_after_a_scan(f), 1);
-        date_usec += 6 * USEC_PER_DAY;
-        later_usec = 6 * USEC_PER_DAY;
-        assert_int_equal(waiting_after_a_scan(f), 1);
-        date_usec += 2 * USEC_PER_DAY;
-        later_usec += 2 * USEC_PER_DAY;
-        assert_int_equal(waiting_after_a_scan(f), 0);
-        f->context.clock = clock_system();
-}
-
-static void a_supplement_of_what_is_attached_is_gone_on_with_after_a_start(void **state) {
-        Fixture *f = *state;
-        open_source(f);
-        make_unit(f);
-        intake_source_on_hook_started(f->source, f->unit, &root);
-        intake_source_on_hook_finished(f->source, f->unit, &root);
-        assert_true(run_until(f, is_ready, PATIENCE_USEC));
-        deliver(f);
-        attach(f, "after.json");
-        close_source(f); /* before anything was made of it */
-        open_source(f);
-        assert_true(run_until(f, is_supplement_ready, PATIENCE_USEC));
-        close_source(f);
-        open_source(f);
-        adopt_all(f);
-        assert_int_equal(unit(f)->rec.state, BUNDLE_READY);
-        assert_true(bundle_is_of_attachments(&unit(f)->rec));
-}
-
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -579,13 +449,9 @@ int main(void) {
                 TEST(what_was_promised_is_named_again_when_a_bundle_settles_again),
                 TEST(a_promised_file_that_is_there_makes_nothing_wait),
                 TEST(promises_without_number_are_bounded),
-                TEST(what_is_still_to_be_attached_is_waited_for_until_it_came),
                 TEST(a_unit_without_a_dumps_name_is_found_when_its_hint_was_refused),
                 TEST(after_a_start_the_stored_notes_show_that_its_hooks_have_finished),
                 TEST(after_a_start_a_hook_may_be_at_work_still),
-                TEST(what_is_attached_late_begins_a_supplement_of_its_own),
-                TEST(what_waits_for_a_bundle_goes_after_a_week_that_no_step_of_the_clock_makes),
-                TEST(a_supplement_of_what_is_attached_is_gone_on_with_after_a_start),
         };
         sigset_t set;
         sigemptyset(&set);

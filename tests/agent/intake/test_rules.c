@@ -245,42 +245,7 @@ static void what_a_hook_promised_is_waited_for_until_settle_and_no_longer(void *
         assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
 }
 
-/* ---- what is still to be attached ---- */
-
-static void what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle(void **state) {
-        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE,
-                          .hooks_finished = true,
-                          .quiet_usec = 2 * SEC,
-                          .pending = true };
-        IntakeAnswer a = decide(f);
-        assert_int_equal(a.verdict, INTAKE_WAIT);
-        assert_true(a.only_pending);
-        assert_int_equal(a.next_usec, 10 * SEC);
-        f.whole_usec = 4 * SEC;
-        assert_int_equal(decide(f).next_usec, 6 * SEC);
-        f.whole_usec = 10 * SEC;
-        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
-        f.whole_usec = 0;
-        f.pending = false;
-        assert_int_equal(decide(f).verdict, INTAKE_COMPLETE);
-}
-
-static void only_what_is_complete_otherwise_waits_for_that_alone(void **state) {
-        IntakeFacts f = { .writers = INTAKE_WRITERS_NONE, .quiet_usec = SEC, .pending = true };
-        IntakeAnswer a = decide(f);
-        assert_int_equal(a.verdict, INTAKE_WAIT);
-        assert_false(a.only_pending);
-        f.quiet_usec = 20 * SEC;
-        f.n_hooks = 1;
-        assert_false(decide(f).only_pending);
-        f.n_hooks = 0;
-        assert_true(decide(f).only_pending);
-        assert_int_equal(decide_after(f, 30 * SEC, true).verdict, INTAKE_COMPLETE); /* a flush */
-        assert_int_equal(decide_after(f, 1800 * SEC, false).verdict,
-                         INTAKE_COMPLETE); /* max_wait */
-}
-
-static void with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same(void **state) {
+static void with_max_wait_off_hooks_are_waited_for_all_the_same(void **state) {
         IntakeLimits t = terms;
         t.max_wait_usec = 0;
         t.waited_usec = 100000 * SEC;
@@ -289,8 +254,7 @@ static void with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_s
         assert_int_equal(a.verdict, INTAKE_WAIT);
         assert_true(a.next_usec <= SEC);
         f.n_hooks = 0;
-        f.pending = true;
-        assert_int_equal(intake_decide(&f, &t).next_usec, 10 * SEC);
+        assert_int_equal(intake_decide(&f, &t).verdict, INTAKE_COMPLETE);
 }
 
 int main(void) {
@@ -301,11 +265,7 @@ int main(void) {
                 cmocka_unit_test(where_leases_are_unknown_a_hook_shortens_nothing),
                 cmocka_unit_test(while_a_hook_is_at_work_nothing_is_complete),
                 cmocka_unit_test(what_a_hook_promised_is_waited_for_until_settle_and_no_longer),
-                cmocka_unit_test(
-                        what_is_still_to_be_attached_is_waited_for_but_no_longer_than_settle),
-                cmocka_unit_test(only_what_is_complete_otherwise_waits_for_that_alone),
-                cmocka_unit_test(
-                        with_max_wait_off_hooks_and_what_is_pending_are_waited_for_all_the_same),
+                cmocka_unit_test(with_max_wait_off_hooks_are_waited_for_all_the_same),
                 cmocka_unit_test(a_bundle_that_is_not_quiet_yet_waits_for_the_rest_of_settle),
                 cmocka_unit_test(a_writer_keeps_it_waiting_however_quiet_it_is),
                 cmocka_unit_test(where_leases_are_unknown_quiet_alone_decides),
