@@ -42,12 +42,16 @@ static int on_get(const char *id, BundleRecord *ret, char **ret_explain, void *u
 static int on_list(const ViewFilter *f, int (*on_bundle)(const BundleRecord *b, void *u), void *u,
                    void *userdata) {
         Agent *a = userdata;
-        return bundle_table_list(a->bundles,
-                                 &(StoreFilter){ .state = f->state,
-                                                 .source = f->source,
-                                                 .after = f->after,
-                                                 .limit = f->limit },
-                                 on_bundle, u);
+        return bundle_table_list(
+                a->bundles,
+                &(StoreFilter){ .state = f->state,
+                                .source = f->source,
+                                .subject = f->about,
+                                .failure_key = f->failure_key[0] ? f->failure_key : NULL,
+                                .failure_n = f->failure_n,
+                                .after = f->after,
+                                .limit = f->limit },
+                on_bundle, u);
 }
 
 static _printf_(2, 3) int refuse(char **ret_message, const char *fmt, ...) {

@@ -98,6 +98,15 @@ static void explain_links(const Agent *a, StrBuf *text) {
         strbuf_add(text, ".");
 }
 
+static void explain_own(const Agent *a, const BundleRecord *rec, StrBuf *text) {
+        bool is_waiting = rec->state == BUNDLE_READY && a->failures && !rec->name.agreed[0];
+        if (rec->subject[0])
+                strbuf_addf(text, " It is about %s%s.", rec->subject,
+                            is_waiting ? ", and waits for the name of that bundle" : "");
+        if (a->crash_reports && crash_reports_has(a->crash_reports, rec->id))
+                strbuf_add(text, " Its crash report is being made; its files stay until then.");
+}
+
 char *agent_explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         StrBuf text = STRBUF_INIT;
         if (bundle_state_is_inactive(rec->state)) {
@@ -136,5 +145,6 @@ char *agent_explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
         _cleanup_free_ char *failure = a->failures ? failures_explain(a->failures, rec) : NULL;
         if (failure)
                 strbuf_addf(&text, " %s", failure);
+        explain_own(a, rec, &text);
         return strbuf_detach(&text);
 }

@@ -124,6 +124,18 @@ static bool is_get(const char *method) {
 #define LIMIT_DEFAULT 100
 #define LIMIT_MAX 1000
 #define SOURCE_NAME_MAX 255
+/* `KEY/N`, as in the row of a bundle. */
+static bool parse_failure(const char *text, ViewFilter *f) {
+        size_t n = strspn(text, "0123456789abcdef");
+        uint64_t number;
+        if (n != sizeof f->failure_key - 1 || text[n] != '/' ||
+            parse_u64_range(text + n + 1, 1, UINT32_MAX, &number) < 0)
+                return false;
+        memcpy(f->failure_key, text, n);
+        f->failure_n = (uint32_t)number;
+        return true;
+}
+
 static bool parse_query(ApiCall *c, const HttpQuery *q, ViewFilter *f) {
         BundleState state;
         uint64_t limit;
@@ -144,13 +156,21 @@ static bool parse_query(ApiCall *c, const HttpQuery *q, ViewFilter *f) {
                 if (parse_u64_range(q->value, 1, LIMIT_MAX, &limit) < 0)
                         return refuse_query(c, q, "invalid limit; use a number from 1 to 1000");
                 f->limit = (unsigned)limit;
+        } else if (strcmp(q->name, "about") == 0) {
+                if (!bundle_id_is_valid(q->value))
+                        return refuse_query(c, q, "invalid bundle id");
+                f->about = q->value;
+        } else if (strcmp(q->name, "failure") == 0) {
+                if (!parse_failure(q->value, f))
+                        return refuse_query(c, q, "invalid failure; use KEY/N of a bundle");
         } else if (strcmp(q->name, "after") == 0) {
                 if (!bundle_id_is_valid(q->value))
                         return refuse_query(c, q,
                                             "invalid bundle id; use 'next' of the page before");
                 f->after = q->value;
         } else
-                return refuse_query(c, q, "is not known; use state, source, limit or after");
+                return refuse_query(
+                        c, q, "is not known; use state, source, about, failure, limit or after");
         return true;
 }
 

@@ -290,6 +290,22 @@ static json_t *reasons_json(const char *text) {
         return json_pack("[o]", api_json_text(text));
 }
 
+/* The kind of a bundle is what its id begins with. */
+static json_t *related_json(const char *about) {
+        json_t *list = json_array(), *v = about ? json_loads(about, 0, NULL) : NULL;
+        const json_t *item;
+        size_t i;
+        json_array_foreach(json_object_get(v, "related"), i, item) {
+                const char *id = json_string_value(item);
+                const char *kind = id ? bundle_id_kind_name(id) : NULL;
+                if (kind)
+                        (void)json_array_append_new(
+                                list, json_pack("{s:s, s:s}", "kind", kind, "id", id));
+        }
+        json_decref(v);
+        return list;
+}
+
 static json_t *incident_json(const BundleRecord *b) {
         const FailureName *n = &b->name;
         if (n->agreed[0] == '\0')
@@ -305,8 +321,8 @@ static json_t *incident_json(const BundleRecord *b) {
 
 json_t *api_json_bundle(const BundleRecord *b, const AgentView *v, const char *explain) {
         _cleanup_(json_decrefp) json_t *o =
-                json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-                          "s:o, s:o, s:o, s:o, s:b, s:b, s:o}",                /* */
+                json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:o, s:s, s:o, s:o, s:o, "
+                          "s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:o}",      /* */
                           "id", api_json_text(b->id),                          /* */
                           "source", api_json_text(b->source),                  /* */
                           "kind", api_json_text(source_kind_name(b->kind)),    /* */
@@ -317,7 +333,9 @@ json_t *api_json_bundle(const BundleRecord *b, const AgentView *v, const char *e
                           "incomplete", reasons_json(b->incomplete),           /* */
                           "date_time", text_or_null(b->date_time),             /* */
                           "cluster_id", text_or_null(b->cluster_id),           /* */
+                          "origin", origin_name(b->origin),                    /* */
                           "supplement_of", text_or_null(b->supplement_of),     /* */
+                          "related", related_json(b->about),                   /* */
                           "failure", written_json(b->failure),                 /* */
                           "incident", incident_json(b),                        /* */
                           "files", api_json_number(b->n_files),                /* */

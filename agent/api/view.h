@@ -170,6 +170,9 @@ static inline void agent_view_add_bound(AgentView *v, const Bound *b) {
 typedef struct ViewFilter {
         int state; /* BundleState or -1 */
         const char *source, *after;
+        const char *about;                  /* a bundle: those that it is the subject of; NULL */
+        char failure_key[FAILURE_KEY_SIZE]; /* with failure_n: those of that failure; "" */
+        uint32_t failure_n;
         unsigned limit;
 } ViewFilter;
 

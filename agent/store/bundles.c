@@ -347,6 +347,8 @@ static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
                           " OR (changed_usec < ?6 AND NOT EXISTS (SELECT 1 FROM bundles x"
                           " WHERE x.supplement_of = bundles.id AND x.supplement_of <> ''"
                           " AND x.changed_usec >= ?6)))"
+                : f->subject     ? "subject = ?5 AND subject <> ''"
+                : f->failure_key ? "failure_key = ?5 AND failure_key <> '' AND failure_n = ?6"
                 : f->no_copy_at  ? "state = ?1 AND " LACKS_COPY("?5")
                 : f->lacks       ? "state = ?1 AND " LACKS("?5")
                 : f->held_only   ? "state = ?1 AND links_held = 1"
@@ -369,8 +371,11 @@ static int read_page(Store *s, sqlite3_stmt *statement, const StoreFilter *f,
         bind_text(&b, f->source);
         bind_number(&b, after->first_seen_usec);
         bind_text(&b, after->id);
-        bind_text(&b, f->no_copy_at ? f->no_copy_at : f->lacks);
-        bind_number(&b, f->ended_before_usec);
+        bind_text(&b, f->subject       ? f->subject
+                      : f->failure_key ? f->failure_key
+                      : f->no_copy_at  ? f->no_copy_at
+                                       : f->lacks);
+        bind_number(&b, f->failure_key ? f->failure_n : f->ended_before_usec);
         bind_number(&b, f->surplus_usec);
         bind_number(&b, p->limit);
         while (p->n < p->limit && (r = next_row(s, &b)) == 0) {

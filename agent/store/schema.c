@@ -77,6 +77,8 @@ static const char bundles[] =
         " WHERE supplement_of = '';"
         "CREATE INDEX bundles_by_base ON bundles (supplement_of) WHERE supplement_of <> '';"
         "CREATE INDEX bundles_by_subject ON bundles (subject) WHERE subject <> '';"
+        "CREATE INDEX bundles_by_failure ON bundles (failure_key, failure_n)"
+        " WHERE failure_key <> '';"
         /* what retention goes through */
         "CREATE INDEX bundles_held ON bundles (state, first_seen_usec, id) WHERE links_held = 1;"
         "CREATE INDEX bundles_pinned ON bundles (unit_ino, unit_dev) WHERE pinned <> 0;"

@@ -85,11 +85,14 @@ int store_list_ended(Store *s, const char *source, char **after,
                      void *userdata);
 
 typedef struct StoreFilter {
-        int state;          /* BundleState, or -1 */
-        bool active_only;   /* settling, ready, shipping */
-        bool held_only;     /* with state delivered or evicted: whose links are still held */
-        const char *source; /* NULL = all */
-        const char *lacks;  /* with state delivered and source: without a delivery to this one */
+        int state;               /* BundleState, or -1 */
+        bool active_only;        /* settling, ready, shipping */
+        bool held_only;          /* with state delivered or evicted: whose links are still held */
+        const char *source;      /* NULL = all */
+        const char *subject;     /* those that are about this bundle, alone; NULL */
+        const char *failure_key; /* those of this failure, alone; NULL */
+        uint32_t failure_n;
+        const char *lacks; /* with state delivered and source: without a delivery to this one */
         const char *no_copy_at; /* with state delivered: no copy in a bucket, nor at these
                                    destinations, `/a/b/` */
         const char *after;      /* id: page after it, in order of (first_seen, id); NULL */

@@ -6,6 +6,7 @@
 
 #include "cli/common/cli.h"
 #include "cli/common/client.h"
+#include "lib/base/cleanup.h"
 #include "lib/base/clock.h"
 #include "lib/base/parse.h"
 #include "lib/base/strbuf.h"
@@ -49,6 +50,38 @@ static bool is_released(const char *state) {
         return parse_word(state, states, ELEMENTSOF(states)) >= 0;
 }
 
+/* Lists the bundles that a query finds, but this one. What cannot be requested is left out. */
+static void print_others(const Cli *cli, const json_t *b, const char *label, const char *query) {
+        _cleanup_free_ char *path = strbuf_format("/v1/bundles?%s&limit=100", query);
+        json_auto_t *answer = NULL;
+        const json_t *other;
+        size_t i;
+        if (!path || cli_request(cli, "GET", path, &answer) != CLI_YES)
+                return;
+        json_array_foreach(json_object_get(answer, "bundles"), i, other) {
+                if (strcmp(cli_text(other, "id"), cli_text(b, "id")) == 0)
+                        continue;
+                cli_line("%-14s %s (%s)", label, cli_text(other, "id"), cli_text(other, "state"));
+                label = "";
+        }
+}
+
+/* The failure's key and number link its bundles; what is about a bundle without a failure is
+ * linked by its subject. */
+static void print_links(const Cli *cli, const json_t *b) {
+        const json_t *incident = json_object_get(b, "incident"), *v;
+        _cleanup_free_ char *about = strbuf_format("about=%s", cli_text(b, "id")),
+                            *failure = strbuf_format("failure=%s/%llu", cli_text(incident, "key"),
+                                                     cli_number(incident, "n"));
+        size_t i;
+        json_array_foreach(json_object_get(b, "related"), i, v)
+                cli_line("%-14s %s", i == 0 ? "is about" : "", cli_text(v, "id"));
+        if (about)
+                print_others(cli, b, "about it", about);
+        if (failure && *cli_text(incident, "key"))
+                print_others(cli, b, "same failure", failure);
+}
+
 static void print_bundle(const Cli *cli, const json_t *b) {
         char bytes[PARSE_FORMAT_SIZE], files[CLI_COUNT_SIZE], moment[CLI_MOMENT_SIZE],
                 failure[CLI_FAILURE_SIZE];
@@ -73,6 +106,7 @@ static void print_bundle(const Cli *cli, const json_t *b) {
         print_field("cluster id", cli_text(b, "cluster_id"));
         print_field("failure", cli_failure_text(failure, json_object_get(b, "failure")));
         print_field("supplement of", cli_text(b, "supplement_of"));
+        print_links(cli, b);
         print_field("first seen", cli_moment(moment, cli_text(b, "first_seen")));
         if (cli_number(b, "attempts"))
                 cli_line("%-14s %llu", "failures", cli_number(b, "attempts"));

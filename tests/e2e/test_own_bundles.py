@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import sys
 import time
 
@@ -25,7 +26,7 @@ def directory_of(a):
 
 def publish(a, name, files, *, related=(), uid=0):
     """As evidence_write() leaves it; the agent is not notified, so that a scan finds it."""
-    new = os.path.join(directory_of(a), f".made-{name}")
+    new = a.path("state", f"made-{name}")
     os.makedirs(new, mode=0o700)
     about = {"uid": uid, "related": list(related), "boot": "", "processes": []}
     for file, data in (files | {".about.json": json.dumps(about).encode()}).items():
@@ -79,6 +80,11 @@ def a_snapshot_lies_beside_its_dump_and_names_it():
     assert m["incident"] | {"job": None} == there | {"job": None}, (m["incident"], there)
     assert found["neuron-core-dump"][1]["bundle"]["related"] == []
     verify(a, path)
+    shown = a.cli("show", dump["id"]).stdout
+    assert re.search(f"^about it +{m['bundle']['id']} \\(delivered\\)$", shown, re.M), shown
+    shown = a.cli("show", m["bundle"]["id"]).stdout
+    assert re.search(f"^is about +{dump['id']}$", shown, re.M), shown
+    assert f"It is about {dump['id']}." in a.cli("explain", m["bundle"]["id"]).stdout
     wait_for("its directory is removed", lambda: not left(a))
     a.stop()
 
@@ -135,7 +141,7 @@ def a_dump_waits_for_nothing_and_the_evidence_for_its_dump():
 def what_has_no_about_file_is_delivered_all_the_same():
     a = Agent()
     a.start()
-    new = os.path.join(directory_of(a), "x")
+    new = a.path("state", "made")
     os.mkdir(new)
     with open(os.path.join(new, "snapshot.json"), "wb") as f:
         f.write(b"{}")

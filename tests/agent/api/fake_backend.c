@@ -202,6 +202,7 @@ static BundleRecord make_bundle(unsigned i) {
                 break;
         case 1:
                 b.name = (FailureName){ .agreed = "alone" }; /* under its own name */
+                b.origin = ORIGIN_SUPPLEMENT;
                 (void)snprintf(b.supplement_of, sizeof b.supplement_of, "%s1", FAKE_ID);
                 add_delivery(
                         &b, (DeliveryRecord){

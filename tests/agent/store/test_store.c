@@ -322,6 +322,43 @@ static void assert_ended(Store *s, uint64_t before_usec, uint64_t surplus_usec, 
         assert_string_equal(text, ids);
 }
 
+static void add_linked(Store *s, const char *id, const char *subject, uint32_t n) {
+        BundleRecord b = simple_record(id, BUNDLE_DELIVERED, 1);
+        free(b.path);
+        assert_true(asprintf(&b.path, "/tmp/%s", id) > 0);
+        (void)snprintf(b.subject, sizeof b.subject, "%s", subject);
+        if (n > 0)
+                b.name = (FailureName){ .agreed = "store", .key = "00112233445566aa", .n = n };
+        assert_int_equal(store_add(s, &b), 0);
+        bundle_record_done(&b);
+}
+
+static void assert_listed(Store *s, StoreFilter f, const char *ids) {
+        char text[256] = "";
+        assert_int_equal(store_list(s, &f, append_id, text), 0);
+        assert_string_equal(text, ids);
+}
+
+static void bundles_of_a_failure_and_those_about_another_are_listed(void **state) {
+        Store *s = open_store(*state);
+        add_linked(s, "core", "", 0);
+        add_linked(s, "dump", "", 1);
+        add_linked(s, "other", "", 2);
+        add_linked(s, "report", "core", 0);
+        add_linked(s, "snapshot", "dump", 1);
+        assert_listed(s, (StoreFilter){ .state = -1, .subject = "core" }, "report ");
+        assert_listed(s, (StoreFilter){ .state = -1, .subject = "dump" }, "snapshot ");
+        assert_listed(s, (StoreFilter){ .state = BUNDLE_READY, .subject = "dump" }, "");
+        assert_listed(s, (StoreFilter){ .state = -1, .subject = "" }, "");
+        assert_listed(
+                s, (StoreFilter){ .state = -1, .failure_key = "00112233445566aa", .failure_n = 1 },
+                "dump snapshot ");
+        assert_listed(
+                s, (StoreFilter){ .state = -1, .failure_key = "00112233445566ab", .failure_n = 1 },
+                "");
+        store_close(s);
+}
+
 static void what_ended_before_a_time_or_is_too_much_is_listed(void **state) {
         Store *s = open_store(*state);
         add_ended(s, "a", "", BUNDLE_DELIVERED, 1);
@@ -767,6 +804,7 @@ int main(void) {
                 TEST(counters_add_up_and_live_as_long_as_the_state),
                 TEST(counters_are_listed_by_the_beginning_of_their_name),
                 TEST(what_was_discovered_is_counted_apart_from_what_became_of_it),
+                TEST(bundles_of_a_failure_and_those_about_another_are_listed),
                 TEST(what_ended_before_a_time_or_is_too_much_is_listed),
                 TEST(rows_of_what_is_gone_are_deleted_and_still_count),
                 TEST(a_bundle_of_absurd_size_does_not_spoil_the_sum),
