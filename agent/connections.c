@@ -61,8 +61,10 @@ static void on_final(Bundle *b, void *userdata) {
                 intake_source_on_final(b->source, b);
         if (b->rec.state == BUNDLE_VANISHED || b->rec.state == BUNDLE_CANCELLED)
                 on_discard(bundle_state_name(b->rec.state), 1, a);
-        if (bundle_state_is_terminal(b->rec.state) && strcmp(b->rec.source, AGENT_SOURCE) == 0)
+        if (bundle_state_is_terminal(b->rec.state) && strcmp(b->rec.source, AGENT_SOURCE) == 0) {
                 evidence_on_final(a->evidence, b->rec.path);
+                agent_reports_retry(a);
+        }
         if (b->rec.kind == SOURCE_PROCESS_CORE && bundle_state_is_terminal(b->rec.state) &&
             b->rec.state != BUNDLE_DELIVERED && a->crash_reports)
                 crash_reports_cancel(a->crash_reports, b->rec.id);
@@ -76,7 +78,8 @@ static void on_final(Bundle *b, void *userdata) {
 
 int agent_create_bundle_table(Agent *a) {
         return bundle_table_new(&a->bundles, a->store, a->clock,
-                                &(BundleTableCallbacks){ on_final, agent_state_on_error, a });
+                                &(BundleTableCallbacks){ on_final, agent_state_on_error,
+                                                         agent_reports_are_reading, a });
 }
 
 /* ---- what the agent itself makes ---- */

@@ -75,7 +75,7 @@ static int on_drain_check(sd_event_source *source, uint64_t usec, void *userdata
                            "are shipped as they are");
                 agent_flush(a, true);
                 if (a->incidents)
-                        incidents_hurry(a->incidents, true);
+                        incidents_hurry(a->incidents, INCIDENT_HURRY_FLUSH);
         }
         return timer_rearm(source, DRAIN_CHECK_USEC);
 }
@@ -92,6 +92,10 @@ void agent_drain_apply(Agent *a) {
         if (!agent_is_draining(a))
                 return;
         hold_sources(a);
+        if (a->incidents)
+                incidents_hurry(a->incidents, a->drain.state == AGENT_FLUSHING
+                                                      ? INCIDENT_HURRY_FLUSH
+                                                      : INCIDENT_HURRY_DRAIN);
         if (a->failures)
                 failures_hurry(a->failures, true);
         scheduler_set_urgent(a->scheduler, true);
@@ -135,7 +139,7 @@ static void resume_intake(Agent *a) {
         for (size_t i = 0; i < a->n_sources; i++)
                 intake_source_hold(a->sources[i], false);
         if (a->incidents)
-                incidents_hurry(a->incidents, false);
+                incidents_hurry(a->incidents, INCIDENT_HURRY_NONE);
         if (a->failures)
                 failures_hurry(a->failures, a->once);
         scheduler_set_urgent(a->scheduler, a->once);

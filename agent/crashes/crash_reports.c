@@ -82,6 +82,7 @@ struct CrashReports {
         uint64_t running_since_usec;
         KernelLog *kernel_log;
         uid_t last_uid;
+        bool has_refused; /* agent/evidence had no space for one, which is pending in the store */
         sd_event_source *next;
 };
 
@@ -247,10 +248,11 @@ static void end(PendingReport *ended) {
                 r = store_report_end(context->store, x->job.bundle_id,
                                      x->job.signature[0] ? x->job.signature : NULL,
                                      context->clock->realtime_usec(context->clock));
+        c->has_refused = c->has_refused || r == -EDQUOT;
         if (r < 0)
                 log_dump(x->job.bundle_id, LOG_WARNING, r,
-                         "its crash report cannot be written; it is made again after the next "
-                         "start");
+                         "its crash report cannot be written; it is made again %s",
+                         r == -EDQUOT ? "when others are delivered" : "after the next start");
         else
                 log_dump(x->job.bundle_id, LOG_INFO, 0, "its crash report is made%s%s",
                          x->job.signature[0] ? ", signature " : "", x->job.signature);
@@ -452,6 +454,12 @@ void crash_reports_request(CrashReports *c, const CrashReportsCore *core) {
 
 bool crash_reports_has(const CrashReports *c, const char *bundle_id) {
         return find_report(c, bundle_id) && !is_hung(c);
+}
+
+bool crash_reports_take_refused(CrashReports *c) {
+        bool has = c->has_refused;
+        c->has_refused = false;
+        return has;
 }
 
 void crash_reports_cancel(CrashReports *c, const char *bundle_id) {

@@ -45,6 +45,9 @@ void crash_reports_request(CrashReports *c, const CrashReportsCore *core);
 /** @return whether the report of a bundle's core is still to be made: the core is not to be
  * deleted */
 bool crash_reports_has(const CrashReports *c, const char *bundle_id);
+/** @return whether agent/evidence has refused reports, for lack of space, since the last call. They
+ * are pending in the store. */
+bool crash_reports_take_refused(CrashReports *c);
 /** The bundle will not be delivered: nobody needs its report. */
 void crash_reports_cancel(CrashReports *c, const char *bundle_id);
 /** Whose the reports are that wait to be made, for the view. */

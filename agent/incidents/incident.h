@@ -127,7 +127,7 @@ struct Incidents {
         IncidentRules rules;
         Incident *young;             /* that events join; NULL */
         void (*remove)(Incident *x); /* for incident_machine.c: incident_list_remove() */
-        bool is_hurried;
+        IncidentHurry hurry;
         uint64_t n_started, n_joined, n_dropped;
 };
 

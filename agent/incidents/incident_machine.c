@@ -91,7 +91,7 @@ static uint64_t age_usec(const Incident *x) {
 /* @return how long events may still join it, or a hook may create its unit; 0 = no longer */
 static uint64_t rest_usec(const Incident *x) {
         uint64_t now = incident_boot_usec(x->owner), old = age_usec(x), young = 0, awaited = 0;
-        if (x->owner->is_hurried || x->cause == INCIDENT_REQUESTED)
+        if (x->owner->hurry != INCIDENT_HURRY_NONE || x->cause == INCIDENT_REQUESTED)
                 return 0;
         if (old < INCIDENT_YOUNG_USEC)
                 young = INCIDENT_YOUNG_USEC - old;
@@ -179,7 +179,8 @@ static void wait_for_exits(Incident *x) {
         incident_set_state(x, INCIDENT_WAITING);
         incident_directory_write(x);
         watch_exits(x);
-        if (x->owner->is_hurried || all_are_gone(x) || incident_machine_arm(x, EXIT_USEC) < 0)
+        if (x->owner->hurry == INCIDENT_HURRY_FLUSH || all_are_gone(x) ||
+            incident_machine_arm(x, EXIT_USEC) < 0)
                 incident_machine_step(x);
 }
 

@@ -275,10 +275,11 @@ size_t incidents_n_underway(const Incidents *i) {
         return n;
 }
 
-void incidents_hurry(Incidents *i, bool on) {
-        i->is_hurried = on;
+void incidents_hurry(Incidents *i, IncidentHurry hurry) {
+        i->hurry = hurry;
         LIST_FOREACH_ITEM_SAFE (Incident, x, link, &i->incidents)
-                if (on && (x->state == INCIDENT_WAITING || x->state == INCIDENT_RESTING))
+                if ((x->state == INCIDENT_RESTING && hurry != INCIDENT_HURRY_NONE) ||
+                    (x->state == INCIDENT_WAITING && hurry == INCIDENT_HURRY_FLUSH))
                         incident_machine_step(x);
 }
 

@@ -75,8 +75,14 @@ void incidents_fill_view(const Incidents *i, HookView *ret);
  * itself (by the times of the collectors, a minute for processes to end, 30 s for others to join).
  */
 size_t incidents_n_underway(const Incidents *i);
-/** Whether time is short: then no incident waits for processes to end, or for others to join. */
-void incidents_hurry(Incidents *i, bool on);
+
+typedef enum IncidentHurry {
+        INCIDENT_HURRY_NONE,
+        INCIDENT_HURRY_DRAIN, /* no incident waits for others to join */
+        INCIDENT_HURRY_FLUSH, /* nor for processes to end */
+} IncidentHurry;
+
+void incidents_hurry(Incidents *i, IncidentHurry hurry);
 
 /** @return whether it is known; borrowed until the loop turns */
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret);

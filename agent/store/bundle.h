@@ -122,6 +122,9 @@ typedef struct BundleTableCallbacks {
         void (*on_final)(Bundle *b, void *userdata);
         /* A row could not be written: call bundle_table_retry() after a while. */
         void (*on_store_error)(void *userdata);
+        /* @return whether the files of a delivered bundle are still read: it has links_held then,
+         * as with bundle_table_keep_links(). NULL: they never are */
+        bool (*is_read)(const char *id, void *userdata);
         void *userdata;
 } BundleTableCallbacks;
 

@@ -423,6 +423,11 @@ static BundleState bundle_end_redelivery(BundleTable *t, Bundle *b, BundleState 
         return BUNDLE_DELIVERED;
 }
 
+static bool keeps_links(const BundleTable *t, const Bundle *b) {
+        const BundleTableCallbacks *c = &t->callbacks;
+        return t->keeps_links || (c->is_read && c->is_read(b->rec.id, c->userdata));
+}
+
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason) {
         int r = transition_check(&bundle_state_table, b->rec.state, to, b->rec.id);
         if (r < 0)
@@ -444,7 +449,7 @@ int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reas
         b->rec.state = to;
         /* The module that evicts a bundle clears links_held: it may have to delete the files first.
          */
-        if ((to == BUNDLE_DELIVERED && !t->keeps_links) || to == BUNDLE_CANCELLED ||
+        if ((to == BUNDLE_DELIVERED && !keeps_links(t, b)) || to == BUNDLE_CANCELLED ||
             to == BUNDLE_VANISHED)
                 b->rec.links_held = false;
         b->rec.changed_usec = t->clock->realtime_usec(t->clock);

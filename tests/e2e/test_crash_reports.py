@@ -164,6 +164,47 @@ def a_core_waits_for_no_report_and_stays_until_it_is_made():
 
 
 @test
+def a_core_that_its_owner_removes_once_it_is_delivered_has_its_report():
+    a = node(settle="1s")
+    a.start()
+    crash(a, "core.crasher.1", threads=2)
+    child = child_of(a)
+    core = crash(a, "core.crasher.2", threads=2)
+    a.wait_delivered(2)
+    os.unlink(core)
+    os.kill(child, signal.SIGCONT)
+    path = wait_for("its report is there", lambda: report_named(a, "core.crasher.2"), timeout=60)
+    assert functions(report_in(path)[0])[0] == "read_through", report_in(path)
+    wait_for("no links remain", lambda: not [f for _, _, files in os.walk(a.path(
+        "cores", ".neuron-collectd")) for f in files if f.startswith("core.")], timeout=60)
+    a.stop()
+
+
+@test
+def a_report_for_which_there_is_no_space_is_made_when_others_are_delivered():
+    a = node(settle="1s")
+    a.config["destinations"][0]["path"] = a.path("later", "archive")
+    a.start()
+    a.stop()
+    waiting = a.path("state", "evidence", "crash-report-process-core-20260527T051233-0123456789ab")
+    os.mkdir(waiting, 0o700)
+    with open(os.path.join(waiting, "crash.json"), "wb") as f:
+        f.truncate((128 << 20) - 4096)  # nearly all that one user may have
+    with open(os.path.join(waiting, ".about.json"), "w", encoding="ascii") as f:
+        json.dump({"uid": 0, "related": [], "boot": "", "processes": []}, f)
+    a.start()
+    crash(a, threads=2)
+    wait_for("it is refused", lambda: "it is made again when others are delivered" in a.log, 60)
+    assert a.sql("SELECT count(*) FROM reports_pending") == "1"
+    os.makedirs(a.path("later"))
+    a.wait_delivered(3)
+    (core,) = [b["id"] for b in a.bundles() if b["kind"] == "process-core"]
+    assert a.sql(f"SELECT state FROM bundles WHERE subject = '{core}'") == "delivered"
+    assert a.sql("SELECT count(*) FROM reports_pending") == "0"
+    a.stop()
+
+
+@test
 def a_report_that_dies_costs_only_itself_and_its_bundle_says_so():
     a = node(settle="1s")
     a.start()

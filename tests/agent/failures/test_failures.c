@@ -289,9 +289,10 @@ static void start(Fixture *f) {
         char path[PATH_MAX + 16];
         (void)snprintf(path, sizeof path, "%s/state", ((Scratch *)f->scratch)->path);
         assert_int_equal(store_open(&f->store, path, NULL, NULL), 0);
-        assert_int_equal(bundle_table_new(&f->table, f->store, &f->clock.clock,
-                                          &(BundleTableCallbacks){ on_final, on_store_error, f }),
-                         0);
+        assert_int_equal(
+                bundle_table_new(&f->table, f->store, &f->clock.clock,
+                                 &(BundleTableCallbacks){ on_final, on_store_error, NULL, f }),
+                0);
         assert_int_equal(failures_new(&f->failures,
                                       &(FailuresContext){ .event = f->event,
                                                           .clock = &f->clock.clock,

@@ -284,6 +284,30 @@ static void a_directory_that_never_came_is_not_waited_for_for_ever(void **state)
         assert_true(f->x->is_published);
 }
 
+static void a_drain_ends_the_waiting_for_others_and_its_last_minute_that_for_processes(
+        void **state) {
+        Fixture *f = *state;
+        add_rank(f, 0);
+        assert_true(incident_machine_start_recheck(f->x));
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
+        assert_int_equal(f->x->state, INCIDENT_WAITING);
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_FLUSH);
+        assert_int_equal(f->x->state, INCIDENT_RECHECKING);
+        examine_again(f);
+        turn_until(f, INCIDENT_ENDED);
+        assert_true(f->x->is_published);
+}
+
+static void what_rests_when_a_drain_begins_is_published_at_once(void **state) {
+        Fixture *f = *state;
+        rest_late(f);
+        assert_int_equal(f->x->state, INCIDENT_RESTING);
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
+        assert_int_equal(f->x->state, INCIDENT_ENDED);
+        assert_true(f->x->is_published);
+        assert_int_equal(turn(f), 0);
+}
+
 /* ---- after a restart ---- */
 
 static void resume(Fixture *f) {
@@ -424,6 +448,8 @@ int main(void) {
                 TEST(an_ended_process_receives_no_descriptor_and_the_last_one_ends_the_waiting),
                 TEST(a_snapshot_names_the_dump_that_a_hook_makes_while_it_rests),
                 TEST(a_directory_that_never_came_is_not_waited_for_for_ever),
+                TEST(a_drain_ends_the_waiting_for_others_and_its_last_minute_that_for_processes),
+                TEST(what_rests_when_a_drain_begins_is_published_at_once),
                 TEST(its_dumps_are_known_after_a_restart),
                 TEST(one_that_has_ended_and_was_not_published_is_published),
                 TEST(what_an_operator_has_requested_stays),

@@ -193,7 +193,7 @@ static void make_units(const Fixture *f, unsigned first, unsigned n, uid_t uid) 
 
 static void start(Fixture *f) {
         assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
-        const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
+        const BundleTableCallbacks callbacks = { on_final, on_store_error, NULL, f };
         assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
         const Bound held = f->context.held,
                     new_units = f->context.new_units; /* as tests set them */

@@ -58,7 +58,7 @@ static void on_store_error(void *userdata) {
 
 static void open_source(Fixture *f) {
         assert_int_equal(store_open(&f->store, f->scratch->path, NULL, NULL), 0);
-        const BundleTableCallbacks callbacks = { on_final, on_store_error, f };
+        const BundleTableCallbacks callbacks = { on_final, on_store_error, NULL, f };
         assert_int_equal(bundle_table_new(&f->bundles, f->store, clock_system(), &callbacks), 0);
         f->context = (IntakeContext){ .event = f->event,
                                       .clock = clock_system(),

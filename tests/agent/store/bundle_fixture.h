@@ -48,7 +48,7 @@ static Store *open_store(const char *path) {
 }
 
 static void open_table(Fixture *f) {
-        BundleTableCallbacks callbacks = { on_final, on_store_error, f };
+        BundleTableCallbacks callbacks = { on_final, on_store_error, NULL, f };
         _cleanup_free_ char *path = NULL;
         assert_true(asprintf(&path, "%s/state", f->scratch->path) > 0);
         f->store = open_store(path);
