@@ -76,8 +76,9 @@ void admission_on_scan(IntakeSource *s) {
         s->admission = (SourceAdmission){ 0 };
 }
 
-bool admission_has_space(const IntakeSource *s) {
-        return s->context->active.total < s->context->active.max / 2;
+bool admission_allows_scan(const IntakeSource *s) {
+        const IntakeContext *c = s->context;
+        return c->takes_all || s->hold == INTAKE_HOLDING || c->active.total < c->active.max / 2;
 }
 
 bool admission_is_resumable(IntakeSource *s) {

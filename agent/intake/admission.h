@@ -17,8 +17,9 @@ void admission_defer(IntakeSource *s, BoundAnswer why, const Owner *owner);
 /** A scan starts: it finds again what was refused before. What is refused from now on may be where
  * it has been already, and waits for the next one. */
 void admission_on_scan(IntakeSource *s);
-/** @return whether half of the bound is free */
-bool admission_has_space(const IntakeSource *s);
+/** @return whether a scan that is wanted starts at once: half of the bound is free, or a drain or
+ * --once waits for it. Else it is a periodic one. */
+bool admission_allows_scan(const IntakeSource *s);
 /** @return whether half of what was short when a unit was refused is free again: the source should
  * be scanned now. It is so once for all that wait: the next call returns false until the scan
  * has refused one again. */

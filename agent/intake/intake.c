@@ -80,7 +80,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
         if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
             bundle_is_from_links(&b->rec))
                 path_probes_add(s, relative);
-        if ((s->scan.is_wanted && admission_has_space(s)) || admission_is_resumable(s))
+        if ((s->scan.is_wanted && admission_allows_scan(s)) || admission_is_resumable(s))
                 source_scan_start(s);
 }
 

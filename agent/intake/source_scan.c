@@ -254,7 +254,7 @@ static void end_scan(IntakeSource *s) {
         history_report(s, &s->scan.found->ended);
         s->scan.found = scan_job_free(s->scan.found);
         hook_hints_forget_old(s);
-        if (s->scan.is_wanted && admission_has_space(s)) {
+        if (s->scan.is_wanted && admission_allows_scan(s)) {
                 source_scan_start(s);
                 return;
         }

@@ -366,6 +366,20 @@ static void what_is_refused_during_a_walk_waits_for_another_scan(void **state) {
         assert_false(intake_source_is_idle(f->source));
 }
 
+/* An owner who has all that one may have has half of what there is. */
+static void a_drain_that_begins_during_a_scan_does_not_wait_for_the_next_interval(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, MAX_OF_OWNER, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_OF_OWNER);
+        run_until_scanned(f);
+        intake_source_flush(f->source, false); /* it walks, in a thread */
+        intake_source_hold(f->source, true);
+        run_until_scanned(f);
+}
+
 /* Each attempt waits a second for the lock, and the loop with it. */
 static void a_locked_database_is_tried_once_for_all_that_was_found(void **state) {
         Fixture *f = *state;
@@ -543,6 +557,7 @@ int main(void) {
                 TEST(a_noted_directory_always_gets_in),
                 TEST(what_was_refused_is_found_when_there_is_space),
                 TEST(what_was_refused_is_found_in_a_drain_too),
+                TEST(a_drain_that_begins_during_a_scan_does_not_wait_for_the_next_interval),
                 TEST(what_is_refused_during_a_walk_waits_for_another_scan),
                 TEST(a_locked_database_is_tried_once_for_all_that_was_found),
                 TEST(without_a_descriptor_a_unit_waits),
