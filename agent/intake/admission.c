@@ -93,16 +93,24 @@ bool admission_is_resumable(IntakeSource *s) {
         return true;
 }
 
+/* @return the bound that a bundle of an earlier run is charged to; NULL: none has space. Those
+ * beyond the first one were units that hooks had named. */
+static Bound *find_space(IntakeContext *c, const Owner *owner) {
+        return bound_has_space(&c->active, owner, 1)       ? &c->active
+               : bound_has_space(&c->hook_units, owner, 1) ? &c->hook_units
+                                                           : NULL;
+}
+
 void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         b->source = s;
         b->has_late = true; /* perhaps: an earlier run may have created links */
         if (bundle_record_is_redelivery(&b->rec)) /* it was delivered: its unit is not probed */
                 return;
         b->probing = false;
-        Owner owner = owner_of_uid(b->rec.uid);
-        if (!bound_owner(&b->charge) &&
-            bound_has_space(&s->context->active, &owner, 1)) /* it is worked on in any case */
-                (void)bound_charge(&s->context->active, &b->charge, &owner, 1);
+        const Owner owner = owner_of_uid(b->rec.uid);
+        Bound *bound = find_space(s->context, &owner);
+        if (!bound_owner(&b->charge) && bound) /* it is worked on in any case */
+                (void)bound_charge(bound, &b->charge, &owner, 1);
         /* Our links have changed the ctimes, so `settle` starts again. */
         b->quiet_usec = 0;
         b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);

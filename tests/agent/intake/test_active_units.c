@@ -285,6 +285,12 @@ static void a_scan_that_finds_too_many_has_some_of_each_owner(void **state) {
         run_until_active(f, MANY, MAX_OF_OWNER);
 }
 
+static void hint(Fixture *f, unsigned number, uid_t uid) {
+        char path[PATH_MAX + 64];
+        (void)snprintf(path, sizeof path, "%s/jobs/job-%u", f->scratch->path, number);
+        intake_source_on_hook_started(f->source, path, &(Owner){ .uid = uid });
+}
+
 static void a_noted_directory_always_gets_in(void **state) {
         Fixture *f = *state;
         char path[PATH_MAX + 64];
@@ -301,6 +307,26 @@ static void a_noted_directory_always_gets_in(void **state) {
         assert_int_equal(f->context.hook_units.total, 1);
         assert_int_equal(bundle_set_state(f->bundles, unit(f, 7), BUNDLE_CANCELLED, NULL), 0);
         assert_int_equal(f->context.hook_units.total, 0);
+}
+
+/* Else each start would let in as many more. */
+static void after_a_start_what_hooks_have_named_is_charged_as_before(void **state) {
+        Fixture *f = *state;
+        if (geteuid() != 0)
+                SKIP_BECAUSE("files of other users cannot be made");
+        make_units(f, 100, MAX_OF_OWNER, MANY);
+        start(f);
+        run_until_active(f, MANY, MAX_OF_OWNER);
+        make_unit(f, 100 + MAX_OF_OWNER, MANY);
+        hint(f, 100 + MAX_OF_OWNER, MANY);
+        run_until_found(f, 100 + MAX_OF_OWNER);
+        intake_source_free(f->source); /* as a reload does that changes it */
+        expect_nothing_charged(&f->context);
+        assert_int_equal(intake_source_new(&f->source, &f->context, &f->config), 0);
+        LIST_FOREACH_SAFE (l, bundle_table_all(f->bundles))
+                intake_source_resume_bundle(f->source, CONTAINER_OF(l, Bundle, link));
+        assert_int_equal(amount(f, MANY), MAX_OF_OWNER);
+        assert_int_equal(f->context.hook_units.total, 1);
 }
 
 /* Those of them that are worked on. */
@@ -408,12 +434,6 @@ static void without_a_descriptor_a_unit_waits(void **state) {
         has_no_descriptor = false;
         for (uint64_t until = deadline(); f->n_ready == 0;)
                 run_some(f, until);
-}
-
-static void hint(Fixture *f, unsigned number, uid_t uid) {
-        char path[PATH_MAX + 64];
-        (void)snprintf(path, sizeof path, "%s/jobs/job-%u", f->scratch->path, number);
-        intake_source_on_hook_started(f->source, path, &(Owner){ .uid = uid });
 }
 
 static void while_a_path_of_one_owner_is_probed_another_owners_is_found(void **state) {
@@ -555,6 +575,7 @@ int main(void) {
                 TEST(units_of_one_owner_do_not_hide_anothers),
                 TEST(a_scan_that_finds_too_many_has_some_of_each_owner),
                 TEST(a_noted_directory_always_gets_in),
+                TEST(after_a_start_what_hooks_have_named_is_charged_as_before),
                 TEST(what_was_refused_is_found_when_there_is_space),
                 TEST(what_was_refused_is_found_in_a_drain_too),
                 TEST(a_drain_that_begins_during_a_scan_does_not_wait_for_the_next_interval),
