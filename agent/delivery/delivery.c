@@ -120,6 +120,7 @@ void delivery_done(Delivery *d) {
         held_files_done(&d->held);
         rate_limits_unref(d->limits);
         free(d->shipped);
+        free(d->frozen);
         delivery_notes_done(&d->notes);
         free(d->directory);
         free(d->refusal);

@@ -65,6 +65,11 @@ typedef struct Delivery {
          * these are taken. */
         uint64_t *shipped;
         size_t n_shipped;
+        /* Sorted fingerprints of the members that another destination has under the same id; NULL:
+         * none has it yet. Only these are taken: what has changed since follows in a supplement, so
+         * that one id is nowhere two contents. */
+        uint64_t *frozen;
+        size_t n_frozen;
         DeliveryNotes notes;
         FileOwners owners; /* of its members, when it settled */
         NamedPids pids; /* in the names of the planned members; at the end of the delivered ones */

@@ -60,6 +60,12 @@ static bool check_owners(DeliveryAttempt *a) {
         return true;
 }
 
+/* @return whether there is nothing that this delivery could ship. When all members have changed
+ * since another destination got the bundle, an empty one is shipped, whose manifest says so. */
+static bool is_empty(const DeliveryAttempt *a) {
+        return plan_n_members(a->plan) == 0 && !delivery_members_have_changed(a->members);
+}
+
 static bool build_plan(DeliveryAttempt *a) {
         Delivery *d = a->delivery;
         size_t n_reasons = json_array_size(a->reasons); /* that it had */
@@ -73,12 +79,12 @@ static bool build_plan(DeliveryAttempt *a) {
                 return delivery_endf(d, delivery_result_of_source(r),
                                      "cannot plan the bundle of '%s': %s", d->rec.path,
                                      strerror(-r));
-        if (r >= 0 && plan_n_members(a->plan) == 0 && json_array_size(a->reasons) > n_reasons)
+        if (r >= 0 && is_empty(a) && json_array_size(a->reasons) > n_reasons)
                 return delivery_endf(d, RESULT_FAILED,
                                      "no member of '%s' can be read (%s); give the agent "
                                      "CAP_DAC_READ_SEARCH or read permission",
                                      d->rec.path, last_reason(a));
-        if (r == -ENOENT || plan_n_members(a->plan) == 0)
+        if (r == -ENOENT || is_empty(a))
                 return delivery_endf(d, RESULT_VANISHED, "nothing of '%s' is left", d->rec.path);
         if (!check_owners(a))
                 return false;

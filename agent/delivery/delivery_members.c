@@ -44,6 +44,7 @@ struct DeliveryMembers {
         size_t n;
         json_t *reasons; /* borrowed */
         size_t n_unreadable;
+        size_t n_changed;  /* since another destination got the bundle */
         ScanUnit left_out; /* by the walk, since intake saw it; `skipped` and `skipped_example` of
                               it */
 };
@@ -95,6 +96,22 @@ static bool is_wanted(const DeliveryMembers *m, uint64_t print) {
 
 /* ---- members of the source ---- */
 
+static bool is_frozen_out(const DeliveryMembers *m, uint64_t print) {
+        const Delivery *d = m->delivery;
+        return d->frozen && !member_fingerprints_contain(d->frozen, d->n_frozen, print);
+}
+
+static void freeze_out(DeliveryMembers *m, const char *path) {
+        if (m->n_changed++ >= REASONS_MAX)
+                return;
+        _cleanup_free_ char *escaped = path_escape(path), *text = NULL;
+        if (escaped && asprintf(&text,
+                                "changed: '%s' has changed since another destination got this "
+                                "bundle; it follows in a supplement",
+                                escaped) >= 0)
+                delivery_members_add_reason(text, m->reasons);
+}
+
 static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd) {
         struct stat st;
         if (fstat(fd, &st) < 0)
@@ -102,6 +119,10 @@ static int add_member(DeliveryMembers *m, const char *path, int fd, int held_fd)
         FoundMember member = { .print = member_fingerprint(path, &st), .held_fd = held_fd };
         if (!is_wanted(m, member.print))
                 return 0;
+        if (is_frozen_out(m, member.print)) {
+                freeze_out(m, path);
+                return 0;
+        }
         DumpName name;
         dump_name_parse(m->delivery->rec.kind, path_name(path), &name);
         member.kind = name.kind;
@@ -213,6 +234,12 @@ static void add_left_out_reasons(const DeliveryMembers *m) {
                 if (text)
                         delivery_members_add_reason(text, m->reasons);
         }
+        if (m->n_changed > REASONS_MAX) {
+                char text[64];
+                snprintf(text, sizeof text, "changed: %zu more members",
+                         m->n_changed - REASONS_MAX);
+                delivery_members_add_reason(text, m->reasons);
+        }
         if (m->n_unreadable > REASONS_MAX) {
                 char text[64];
                 snprintf(text, sizeof text, "unreadable: %zu more members",
@@ -271,6 +298,10 @@ int delivery_members_open(const DeliveryMembers *m, size_t i) {
         return fs_open_regular(m->root_fd, path, &st);
 }
 
+bool delivery_members_have_changed(const DeliveryMembers *m) {
+        return m->n_changed > 0;
+}
+
 void delivery_members_leave_out(DeliveryMembers *m, size_t i) {
         m->members[i].is_left_out = true;
 }
@@ -284,7 +315,7 @@ int delivery_members_export_prints(DeliveryMembers *m, Delivery *d) {
         free(d->prints);
         d->prints = prints;
         d->n_prints = 0;
-        d->has_more = false;
+        d->has_more = m->n_changed > 0;
         d->digest = 0;
         named_pids_done(&d->pids);
         for (size_t i = 0; i < m->n; i++) {

@@ -22,6 +22,10 @@ DeliveryMembers *delivery_members_free(DeliveryMembers *m);
 /** Opens the plan's member i for reading. @return an fd of the caller's, -errno */
 int delivery_members_open(const DeliveryMembers *m, size_t i);
 
+/** @return whether members were left out that have changed since another destination got the bundle
+ */
+bool delivery_members_have_changed(const DeliveryMembers *m);
+
 /** The bundle at the destination lacks member i; without this call it has it. */
 void delivery_members_leave_out(DeliveryMembers *m, size_t i);
 

@@ -90,14 +90,25 @@ void scheduler_record_failure(Scheduler *s, Bundle *b) {
                 bundle_save(s->context.bundles, b);
 }
 
+/* Gives the delivery the members that the other destinations have. Where these cannot be read it
+ * takes what is there: rather two contents than none. */
+static void freeze_members(Scheduler *s, const Bundle *b, Delivery *job) {
+        if (store_get_own_prints(s->context.store, b->rec.id, &job->frozen, &job->n_frozen) == 0 &&
+            !job->frozen) /* they have none of them any more */
+                job->frozen = calloc(1, sizeof *job->frozen);
+}
+
 /* Reads what was shipped before, and the notes of hooks. */
-static void load_delivery_inputs(Scheduler *s, Bundle *b, Delivery *job) {
+static void load_delivery_inputs(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
+                                 Delivery *job) {
         if (bundle_record_is_redelivery(&b->rec))
                 (void)store_get_own_prints(s->context.store, b->rec.id, &job->shipped,
                                            &job->n_shipped); /* none: there is nothing to ship */
         else if (b->rec.supplement_of[0])
                 (void)store_get_earlier_prints(s->context.store, &b->rec, &job->shipped,
                                                &job->n_shipped); /* none: all is new */
+        if (!bundle_record_is_redelivery(&b->rec) && deliveries_are_done_elsewhere(b, delivery))
+                freeze_members(s, b, job);
         delivery_read_notes(job, s->context.store, b);
 }
 
@@ -141,7 +152,7 @@ static int start_delivery(Destination *d, Bundle *b) {
         int r = d->type->delivery_new(d, b, directory, &job);
         if (r < 0)
                 return r;
-        load_delivery_inputs(s, b, job);
+        load_delivery_inputs(s, b, delivery, job);
         mark_shipping(d, b, delivery, directory);
         job->owner = d;
         job->on_done = on_delivery_done;

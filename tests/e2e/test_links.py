@@ -606,6 +606,39 @@ def what_came_late_is_labelled_removed_only_if_it_is():
 
 
 @test
+def what_changes_between_two_destinations_follows_in_a_supplement_to_both():
+    """One id is one content at most: what the second destination gets under it, the first has."""
+    for all_change in False, True:
+        a = Agent()
+        second = a.volume("second", "later") | {"path": a.path("later", "archive", "%d-%c")}
+        a.config["destinations"].append(second)
+        a.start()
+        unit = a.dump(size=65536)
+        wait_for("the first has it", a.manifests)
+        before = bytes_of(tree(unit))
+        changed = sorted(os.listdir(unit))[:None if all_change else 1]
+        for name in changed:
+            with open(os.path.join(unit, name), "ab") as f:
+                f.write(b"written after the first delivery")
+        after = bytes_of(tree(unit))
+        go(a)
+        a.wait_delivered(2)
+        a.wait_all()
+        for where in "out", "later":
+            base, supplement = shipped(a, where)
+            same = {p: b for p, b in before.items() if where == "out" or b == after[p]}
+            assert bytes_of(base) == same, (all_change, where, base)
+            assert bytes_of(supplement) == {os.fsencode(n): after[os.fsencode(n)]
+                                            for n in changed}, (where, supplement)
+        path, bundle = next((p, m["bundle"]) for p, m in a.manifests(a.path("later"))
+                            if not m["bundle"]["supplement_of"])
+        assert a.cli("verify", object_of(path)).returncode == 0
+        assert not bundle["complete"] and "changed: " in str(bundle["reasons"]), bundle
+        assert len(a.bundles()) == 2, a.bundles()
+        a.stop()
+
+
+@test
 def of_a_bundle_that_is_cancelled_what_came_late_is_released():
     a, unit = waiting_for_its_destination()
     come_late(unit)
