@@ -608,4 +608,4 @@ def a_bundle_in_a_bucket_has_its_report():
 
 
 if __name__ == "__main__":
-    main(cleanup)
+    sys.exit(main(cleanup))

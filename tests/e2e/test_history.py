@@ -174,4 +174,4 @@ def of_more_than_100000_the_oldest_go_after_a_start_that_waits_for_none_of_them(
 
 
 if __name__ == "__main__":
-    main(clean)
+    sys.exit(main(clean))

@@ -312,4 +312,4 @@ def objects_have_the_headers_of_the_destination():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
