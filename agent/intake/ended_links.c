@@ -21,6 +21,7 @@
 #include "agent/intake/probe.h"
 #include "agent/intake/supplement.h"
 #include "agent/intake/unit_walk.h"
+#include "agent/retention/link_rule.h"
 #include "agent/retention/link_session.h"
 #include "agent/retention/links.h"
 #include "agent/store/store.h"
@@ -159,9 +160,8 @@ static int recheck_new(LinkRecheck **ret, IntakeSource *s, const char *relative)
         return 0;
 }
 
-bool ended_links_are_delivered(const IntakeSource *s, const BundleRecord *rec) {
-        return (rec->state == BUNDLE_DELIVERED || bundle_record_is_redelivery(rec)) &&
-               strcmp(rec->source, s->config->name) == 0 &&
+bool ended_links_are_of_source(const IntakeSource *s, const BundleRecord *rec) {
+        return rec->source && strcmp(rec->source, s->config->name) == 0 &&
                path_is_below(rec->path, s->spec->fixed);
 }
 
@@ -235,7 +235,10 @@ static int prepare(IntakeSource *s, const char *id, LinkRecheck **ret) {
         r = is_base ? store_get(s->context->store, id, &base) : supplement_base(s, id, &base);
         if (r < 0)
                 return r;
-        if (r > 0 || !ended_links_are_delivered(s, is_known ? &rec : &base))
+        const LinkFacts facts = { .rec = is_known ? &rec : NULL,
+                                  .base = &base,
+                                  .is_of_source = ended_links_are_of_source(s, &base) };
+        if (r > 0 || link_rule(&facts) != LINKS_RECHECK)
                 return 1;
         r = recheck_new(&l, s, source_spec_relative(s->spec, base.path));
         if (r < 0)
@@ -272,6 +275,17 @@ void intake_recheck_links(IntakeSource *s, const char *id) {
                 log_dump(id, LOG_WARNING, 0,
                          "too many links wait to be checked; they stay, and the next start checks");
         start_next(s);
+}
+
+void ended_links_on_final(IntakeSource *s, const Bundle *b) {
+        const LinkFacts facts = { .rec = &b->rec,
+                                  .is_of_source = true,
+                                  .all_is_shipped = !b->dirty };
+        const LinkFate fate = link_rule(&facts);
+        if (fate == LINKS_RECHECK)
+                intake_recheck_links(s, b->rec.id);
+        else if (fate == LINKS_RELEASE) /* some may be there where links were refused */
+                ended_links_release(s, b->rec.id);
 }
 
 bool intake_is_rechecking_links(const IntakeSource *s, const char *id) {

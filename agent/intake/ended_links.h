@@ -9,5 +9,7 @@ void ended_links_done(IntakeSource *s);
 /** Removes the links of a bundle, in the thread of the source. Where that fails, the next start
  * does it: rather too many links than one too few. */
 void ended_links_release(IntakeSource *s, const char *id);
-/** @return whether a bundle of this source is delivered, so that its links are rechecked */
-bool ended_links_are_delivered(const IntakeSource *s, const BundleRecord *rec);
+/** What becomes of the links of a bundle that ends. */
+void ended_links_on_final(IntakeSource *s, const Bundle *b);
+/** @return whether the row is of this source, by name and place */
+bool ended_links_are_of_source(const IntakeSource *s, const BundleRecord *rec);

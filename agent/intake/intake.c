@@ -62,14 +62,9 @@ void intake_source_probe_path(IntakeSource *s, const char *path) {
 void intake_source_on_final(IntakeSource *s, Bundle *b) {
         const char *relative = source_spec_relative(s->spec, b->rec.path);
         admission_release(b);
-        /* A quarantined one can be restored; of others the row has whether links are still needed.
-         */
         hook_hints_forget_unit(s, b->rec.path);
         late_files_on_final(s, b);
-        if (b->rec.state == BUNDLE_DELIVERED && b->dirty)
-                intake_recheck_links(s, b->rec.id);
-        else if (b->rec.state != BUNDLE_QUARANTINED && !b->rec.links_held)
-                ended_links_release(s, b->rec.id); /* some may be there where links were refused */
+        ended_links_on_final(s, b);
         link_sweep_repeat(s);
         /* A supplement's digest is not the unit's; and what vanished is accepted again if it comes
          * back. */

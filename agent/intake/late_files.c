@@ -13,6 +13,7 @@
 #include "agent/intake/probe.h"
 #include "agent/intake/supplement.h"
 #include "agent/intake/unit_walk.h"
+#include "agent/retention/link_rule.h"
 #include "agent/retention/link_session.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
@@ -128,12 +129,11 @@ static LateProbe *new_probe(IntakeSource *s, const Bundle *b) {
 
 /* ---- on the loop ---- */
 
-/* Starts the supplement of late files once all destinations have the bundle, and releases their
- * links if the bundle was cancelled or evicted. In every other state the links stay. */
 static void handle_late_links(IntakeSource *s, const BundleRecord *rec, const char *supplement_id) {
-        if (rec->state == BUNDLE_DELIVERED || bundle_record_is_redelivery(rec))
+        const LinkFate fate = link_rule(&(LinkFacts){ .base = rec, .is_of_source = true });
+        if (fate == LINKS_RECHECK)
                 intake_recheck_links(s, supplement_id);
-        else if (rec->state == BUNDLE_CANCELLED || rec->state == BUNDLE_EVICTED)
+        else if (fate == LINKS_RELEASE)
                 ended_links_release(s, supplement_id);
 }
 

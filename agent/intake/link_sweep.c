@@ -12,6 +12,7 @@
 #include "agent/intake/ended_links.h"
 #include "agent/intake/new_bundle.h"
 #include "agent/intake/supplement.h"
+#include "agent/retention/link_rule.h"
 #include "agent/retention/links.h"
 #include "agent/store/store.h"
 #include "lib/base/cleanup.h"
@@ -87,55 +88,30 @@ static void listing_drop(SourceTask *t) {
 
 /* ---- what becomes of links ---- */
 
-typedef enum Fate {
-        FATE_KEEP,
-        FATE_UNKNOWN, /* the store has no row of it */
-        FATE_RELEASE, /* not needed any more */
-        FATE_RECHECK,
-} Fate;
-
-/* @param rec  NULL: there is no row. @return whether these links, whose bundle is not worked on,
- * have to be rechecked */
-static bool must_recheck(const IntakeSource *s, const BundleRecord *rec, const char *id) {
-        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
-        if (rec)
-                return ended_links_are_delivered(s, rec);
-        return !bundle_table_find(s->context->bundles, id) && supplement_base(s, id, &base) == 0 &&
-               ended_links_are_delivered(s, &base);
-}
-
-/* Decides about links without a row that hold late files of a bundle's unit: by the bundle's state.
- * A bundle that is not delivered yet may have got its row from a scan that knew nothing of them:
- * it starts the supplement when it is delivered. */
-static Fate fate_of_late(const IntakeSource *s, const char *id) {
-        _cleanup_(bundle_record_done) BundleRecord base = { 0 };
-        if (supplement_base(s, id, &base) != 0)
-                return FATE_UNKNOWN;
-        bool is_given_up = base.state == BUNDLE_CANCELLED || base.state == BUNDLE_EVICTED;
-        if (is_given_up && strcmp(base.source, s->config->name) == 0)
-                return FATE_RELEASE;
-        Bundle *b = bundle_table_find(s->context->bundles, base.id);
+/* Notes at a bundle that is not delivered yet that links hold late files of it: its row may come
+ * from a scan that knew nothing of them. */
+static void note_late_links(const IntakeSource *s, const BundleRecord *base) {
+        Bundle *b = base ? bundle_table_find(s->context->bundles, base->id) : NULL;
         if (b)
                 b->has_late = true;
-        return FATE_KEEP;
 }
 
-static Fate fate_of(const IntakeSource *s, const char *id) {
-        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+static LinkFate fate_of(const IntakeSource *s, const char *id) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 }, base = { 0 };
         if (bundle_table_find(s->context->bundles, id))
-                return FATE_KEEP;
+                return LINKS_KEEP;
         int r = store_get(s->context->store, id, &rec);
-        if (r < 0) /* the row cannot be read: the links stay */
-                return FATE_KEEP;
-        if (must_recheck(s, r == 0 ? &rec : NULL, id))
-                return FATE_RECHECK;
-        if (r > 0)
-                return fate_of_late(s, id);
-        /* Links of a delivered bundle are rechecked by its own source. Links that the row still
-         * mentions are released by retention. */
-        bool is_over = rec.state == BUNDLE_CANCELLED || rec.state == BUNDLE_VANISHED ||
-                       rec.state == BUNDLE_EVICTED;
-        return is_over && !rec.links_held ? FATE_RELEASE : FATE_KEEP;
+        if (r < 0) /* the row cannot be read */
+                return LINKS_KEEP;
+        const bool has_row = r == 0, has_base = !has_row && supplement_base(s, id, &base) == 0;
+        const LinkFacts facts = { .rec = has_row ? &rec : NULL,
+                                  .base = has_base ? &base : NULL,
+                                  .is_of_source =
+                                          ended_links_are_of_source(s, has_base ? &base : &rec) };
+        LinkFate fate = link_rule(&facts);
+        if (fate == LINKS_KEEP)
+                note_late_links(s, facts.base);
+        return fate;
 }
 
 /* Sources on one file system share the directory of links, so that this is logged once. */
@@ -240,12 +216,12 @@ static void on_listed(SourceTask *t) {
                 LIST_FOREACH_ITEM (const FoundLinks, f, link, &p->found) {
                         if (!f->id || !f->path || is_supplement_id(f->id) != (is_last > 0))
                                 continue;
-                        Fate fate = fate_of(s, f->id);
-                        if (fate == FATE_RELEASE)
+                        LinkFate fate = fate_of(s, f->id);
+                        if (fate == LINKS_RELEASE)
                                 ended_links_release(s, f->id);
-                        else if (fate == FATE_RECHECK)
+                        else if (fate == LINKS_RECHECK)
                                 intake_recheck_links(s, f->id);
-                        else if (fate == FATE_UNKNOWN && !restore_bundle(s, f)) {
+                        else if (fate == LINKS_UNKNOWN && !restore_bundle(s, f)) {
                                 unknown = n_unknown++ == 0 ? f->path : unknown;
                                 if (strncmp(f->id, kind, strlen(kind)) == 0)
                                         of_kind = n_of_kind++ == 0 ? f->path : of_kind;
