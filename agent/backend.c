@@ -192,10 +192,8 @@ static int redeliver_delivered(const BundleRecord *rec, void *userdata) {
         return r == -EEXIST ? 0 : r;
 }
 
-/* Redelivers the bundles that are underway and those that are delivered. */
-static int redeliver_source(Redelivery *x) {
+static int redirect_underway(Redelivery *x) {
         Agent *a = x->agent;
-        const char *name = intake_source_config(x->source)->name;
         int r = 0;
         LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(a->bundles)) {
                 if (r < 0 || b->source != x->source || b->n_running > 0 ||
@@ -205,6 +203,14 @@ static int redeliver_source(Redelivery *x) {
                 r = bundle_redirect(a->bundles, b, x->targets, x->known);
                 x->n += r > 0;
         }
+        return MIN(r, 0);
+}
+
+/* Redelivers the bundles that are underway and those that are delivered. */
+static int redeliver_source(Redelivery *x) {
+        Agent *a = x->agent;
+        const char *name = intake_source_config(x->source)->name;
+        int r = redirect_underway(x);
         for (size_t i = 0; r >= 0 && x->targets[i]; i++)
                 r = bundle_table_list(a->bundles,
                                       &(StoreFilter){ .state = BUNDLE_DELIVERED,
@@ -217,14 +223,19 @@ static int redeliver_source(Redelivery *x) {
 static int redeliver_all(Redelivery *x, const char *destination) {
         Agent *a = x->agent;
         const Config *c = a->config;
+        char *one[] = { (char *)destination, NULL };
         int r = store_begin(a->store);
         for (size_t i = 0; r >= 0 && i < c->n_sources; i++) {
-                char *one[] = { (char *)destination, NULL };
                 x->source = agent_source_by_name(a, c->sources[i].name);
                 x->targets = destination ? one : c->sources[i].destinations.items;
                 if (x->source &&
                     (!destination || string_list_has(&c->sources[i].destinations, destination)))
                         r = redeliver_source(x);
+        }
+        x->source = agent_source_by_name(a, AGENT_SOURCE);
+        if (r >= 0 && destination && x->source) { /* of that nothing is left when it is delivered */
+                x->targets = one;
+                r = redirect_underway(x);
         }
         int committed = store_commit(a->store);
         return r < 0 ? r : committed;

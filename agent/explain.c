@@ -38,6 +38,8 @@ static void explain_delivered(const Agent *a, const BundleRecord *rec, StrBuf *t
                 strbuf_addf(text, "%s%s", i ? ", " : "", rec->deliveries[i].destination);
         strbuf_add(text, rec->links_held ? ". Its files are held until retention deletes them."
                                          : ". The source is no longer held.");
+        if (source_kind_is_own(rec->kind)) /* it is not sent again */
+                return;
         for (size_t i = 0; now && i < now->n; i++)
                 if (!bundle_record_has_destination(rec, now->items[i]))
                         strbuf_addf(text,
@@ -59,6 +61,9 @@ static const char *final_sentence(const BundleRecord *rec) {
                                          "files. Fix the cause, then retry it while they are "
                                          "there.";
         case BUNDLE_CANCELLED:
+                if (source_kind_is_own(rec->kind))
+                        return "The operator cancelled it; its files were removed. It cannot be "
+                               "undone.";
                 return "The operator cancelled it; its source files were not changed. It cannot be "
                        "undone, but a copy of them under another name in the source is delivered.";
         case BUNDLE_EVICTED:

@@ -423,9 +423,12 @@ static BundleState bundle_end_redelivery(BundleTable *t, Bundle *b, BundleState 
         return BUNDLE_DELIVERED;
 }
 
+/* Retention rules are about sources of the configuration: of what the agent itself has made nothing
+ * stays. */
 static bool keeps_links(const BundleTable *t, const Bundle *b) {
         const BundleTableCallbacks *c = &t->callbacks;
-        return t->keeps_links || (c->is_read && c->is_read(b->rec.id, c->userdata));
+        return (t->keeps_links && !source_kind_is_own(b->rec.kind)) ||
+               (c->is_read && c->is_read(b->rec.id, c->userdata));
 }
 
 int bundle_set_state(BundleTable *t, Bundle *b, BundleState to, const char *reason) {

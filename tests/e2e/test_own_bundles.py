@@ -54,6 +54,13 @@ def by_kind(a, where=None):
     return {m["bundle"]["kind"]: (path, m) for path, m in a.manifests(where)}
 
 
+def block(a):
+    """Nothing can be written to the destination."""
+    os.rmdir(a.out)
+    with open(a.out, "wb"):
+        pass
+
+
 SNAPSHOT = {"snapshot.json": b'{"schema": "neuron-collectd/snapshot/1"}\n', "raw": b"x" * 70000}
 
 
@@ -118,6 +125,65 @@ def what_is_about_a_dump_goes_where_the_dump_goes():
     a.wait_delivered(2)
     assert not a.manifests(a.out), "it went further than the dump"
     assert set(by_kind(a, a.path("out2"))) == {"neuron-core-dump", "crash-report"}
+    a.stop()
+
+
+@test
+def where_retention_deletes_it_keeps_no_links_to_what_the_agent_has_made():
+    a = Agent()
+    a.config["retention"] = {"after_delivery": "delete"}
+    a.start()
+    publish(a, "snapshot-20260527T051233-1", SNAPSHOT)
+    a.ask("flush")
+    a.wait_delivered(1)
+    wait_for("its directory is removed", lambda: not left(a))
+    wait_for("its links are removed", lambda: not tree(directory_of(a)))
+    (own,) = a.bundles()
+    assert not own["links_held"], own
+    a.stop()
+
+
+@test
+def what_is_underway_goes_elsewhere_at_an_operators_request():
+    a = Agent()
+    a.config["destinations"].append(a.volume("second", "out2"))
+    a.config["sources"][0]["destinations"] = ["archive"]
+    block(a)
+    a.dump()
+    a.start()
+    wait_for("the dump is found", lambda: a.bundles())
+    (dump,) = a.bundles()
+    publish(a, "crash-report-" + dump["id"], {"crash.json": b"{}"}, related=[dump["id"]])
+    a.ask("flush")
+    a.wait_known(2)
+    a.config["sources"][0]["destinations"] = ["archive", "second"]
+    a.write_config()
+    a.reload()
+    wait_for("it is reloaded", lambda: "configuration reloaded" in a.log)
+    result = a.cli("redeliver", "--destination", "second")
+    assert result.returncode == 0, result
+    wait_for("both are there", lambda: len(a.manifests(a.path("out2"))) == 2)
+    os.remove(a.out)
+    os.mkdir(a.out)
+    a.ask("flush")
+    a.wait_delivered(2)
+    own = next(b for b in a.bundles() if b["source"] == "agent")
+    assert {d["destination"] for d in own["deliveries"]} == {"archive", "second"}, own
+    a.stop()
+
+
+@test
+def what_is_cancelled_is_removed_and_explain_says_so():
+    a = Agent()
+    block(a)
+    a.start()
+    publish(a, "snapshot-20260527T051233-1", SNAPSHOT)
+    a.ask("flush")
+    a.wait_known(1)
+    (own,) = a.bundles()
+    assert a.cli("cancel", own["id"]).returncode == 0
+    wait_for("its directory is removed", lambda: not left(a))
+    assert "its files were removed" in a.cli("explain", own["id"]).stdout
     a.stop()
 
 
