@@ -111,6 +111,7 @@ typedef struct Incident {
         int public_fd;      /* a memfd with public.json; -1: none, or the incident has ended */
         bool has_directory; /* it was created for this incident, and is removed with it */
         bool is_published;  /* it was moved to agent/evidence: the incident is removed */
+        bool is_stuck;      /* it could not be, which is logged */
         uint64_t bytes;     /* of its files */
         char *written;      /* the text of snapshot-context.json; NULL: not known */
         sd_event_source *writing;
@@ -137,6 +138,12 @@ static inline uint64_t incident_boot_usec(const Incidents *i) {
 
 static inline uint64_t incident_realtime_usec(const Incidents *i) {
         return i->context.clock->realtime_usec(i->context.clock);
+}
+
+/** @return whether it becomes a bundle when it has ended: there is a snapshot, and not for an
+ * operator alone */
+static inline bool incident_is_evidence(const Incident *x) {
+        return x->cause != INCIDENT_REQUESTED && x->has_snapshot;
 }
 
 /** Adds one without content to the list. @return NULL: no memory */

@@ -321,15 +321,26 @@ static void find_bundle(const Incident *x, IncidentUnit *u) {
                 memcpy(u->bundle, rec.id, sizeof u->bundle);
 }
 
-static int describe(const Incident *x, About *ret) {
+static int add_bundles(const Incident *x, bool of_others, About *ret) {
         int r = 0;
-        *ret = (About){ .owner = x->by };
         for (size_t k = 0; r >= 0 && k < x->n_units; k++) {
+                if ((x->units[k].owner.uid != x->by.uid) != of_others)
+                        continue;
                 find_bundle(x, &x->units[k]);
                 r = about_add_related(ret, x->units[k].bundle);
         }
+        return r;
+}
+
+/* The first bundle places the snapshot: it is never a dump of another user than the one who caused
+ * it, whose note may only have joined. */
+static int describe(const Incident *x, About *ret) {
+        *ret = (About){ .owner = x->by };
+        int r = add_bundles(x, false, ret);
         for (size_t k = 0; r >= 0 && k < x->related.n; k++)
                 r = about_add_related(ret, x->related.items[k]);
+        if (r >= 0 && ret->n_related > 0)
+                r = add_bundles(x, true, ret);
         for (size_t k = 0; r >= 0 && k < x->n_processes; k++)
                 r = about_add_process(ret, x->processes[k]->pid, x->processes[k]->start_ticks);
         return MIN(r, 0);
@@ -350,8 +361,11 @@ void incident_directory_publish(Incident *x) {
                 r = evidence_adopt(x->owner->context.evidence, x->directory,
                                    incident_directory_evidence_name(x->name, name), &about);
         if (r < 0) {
-                log_error(r, "incident %s: it cannot be shipped; it stays in '%s'", x->name,
-                          x->directory);
+                log_write(x->is_stuck ? LOG_DEBUG : LOG_ERR, r, NULL,
+                          "incident %s: it cannot be shipped; it stays in '%s' and is tried again; "
+                          "see whether the state directory has space and can be written",
+                          x->name, x->directory);
+                x->is_stuck = true;
                 return;
         }
         x->has_directory = false;

@@ -52,7 +52,7 @@ void incident_list_remove(Incident *x) {
 
 /* What is no answer to an operator is the only copy of evidence. */
 static bool is_removable(const Incident *x) {
-        return x->state == INCIDENT_ENDED && (x->cause == INCIDENT_REQUESTED || !x->has_snapshot);
+        return x->state == INCIDENT_ENDED && !incident_is_evidence(x);
 }
 
 static bool has_space(const Incidents *i) {

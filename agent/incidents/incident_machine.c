@@ -10,8 +10,9 @@
  *       │
  *   RESTING     all is there; others may join for 30 s after the start (and then SNAPSHOT follows)
  *       │ time is over
- *   ENDED       the files become a bundle, and the incident is removed; or an operator has
- *               requested them, and they are kept
+ *   ENDED       the files become a bundle, and the incident is removed (where the disk refuses
+ *               that it is tried again each minute); or an operator has requested them, and they
+ *               are kept
  *
  * A snapshot of no known process goes from SNAPSHOT to RESTING. A snapshot that fails is salvaged:
  * another supervisor makes a document of what the first one left. incident_machine_step() is called
@@ -32,6 +33,7 @@
 #include "lib/base/strbuf.h"
 #include "lib/event/timer.h"
 
+#define PUBLISH_RETRY_USEC USEC_PER_MINUTE
 #define EXIT_USEC USEC_PER_MINUTE /* the second snapshot waits so long for processes to end */
 /* Beyond the deadline of hooks: agent/hooknotes waits a second longer for the hook, and then
  * searches its directory. */
@@ -108,11 +110,11 @@ void incident_machine_await_unit(Incident *x) {
 /* Once it is published nobody needs it any more. It is removed in the next turn of the loop, since
  * whoever has made the step still uses it. */
 static void publish(Incident *x) {
-        if (x->cause == INCIDENT_REQUESTED || !x->has_snapshot)
+        if (!incident_is_evidence(x))
                 return;
         incident_directory_publish(x);
-        if (x->is_published)
-                (void)incident_machine_arm(x, 0); /* else it stays in the list */
+        (void)incident_machine_arm(x, x->is_published ? 0 : PUBLISH_RETRY_USEC); /* else it stays in
+                                                                                    the list */
 }
 
 static void end(Incident *x) {
@@ -250,6 +252,8 @@ void incident_machine_step(Incident *x) {
         case INCIDENT_ENDED:
                 if (x->is_published)
                         x->owner->remove(x);
+                else
+                        publish(x);
                 return;
         case N_INCIDENT_STATES:
                 break;

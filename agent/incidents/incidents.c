@@ -262,6 +262,7 @@ static bool is_underway(const Incident *x) {
         case INCIDENT_RESTING:
                 return x->cause != INCIDENT_REQUESTED;
         case INCIDENT_ENDED:
+                return incident_is_evidence(x) && !x->is_published;
         case N_INCIDENT_STATES:
                 break;
         }

@@ -851,6 +851,17 @@ static void without_a_dump_it_has_the_name_of_its_process_s_failure(void **state
         assert_false(bundle_record_has_failure(&other->rec));
 }
 
+static void another_user_s_process_does_not_name_it(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB, .rank = 1, .world_size = 64, .pid = 101 });
+        decide_elsewhere(f, JOB);
+        pass(f, 8 * SEC);
+        Bundle *own = add_own(f, 1, "", 101);
+        own->rec.uid = 4242;
+        assert_true(is_named(f, own));
+        assert_name(own, "alone", "", "", 0);
+}
+
 static void it_waits_for_its_dump_but_not_for_ever(void **state) {
         Fixture *f = *state;
         Bundle *dump = find_bundle(f, 1, RUNTIME_ID), *own = add_own(f, 1, dump->rec.id, 0);
@@ -1668,6 +1679,7 @@ int main(void) {
                 TEST(a_supplement_is_named_as_its_base),
                 TEST(what_the_agent_makes_about_a_dump_has_its_name_and_place),
                 TEST(without_a_dump_it_has_the_name_of_its_process_s_failure),
+                TEST(another_user_s_process_does_not_name_it),
                 TEST(it_waits_for_its_dump_but_not_for_ever),
                 TEST(about_nothing_that_is_known_it_has_no_failure),
                 TEST(a_job_on_one_node_waits_for_nobody),

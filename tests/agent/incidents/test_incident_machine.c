@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -308,6 +309,59 @@ static void what_rests_when_a_drain_begins_is_published_at_once(void **state) {
         assert_int_equal(turn(f), 0);
 }
 
+#define OTHERS_DUMP "neuron-core-dump-20260527T051234-0123456789ab"
+
+static void add_dump(Fixture *f, const char *path, uid_t uid, const char *id) {
+        IncidentUnit u = { .source = (char *)"dumps", .path = (char *)path, .owner.uid = uid };
+        (void)snprintf(u.bundle, sizeof u.bundle, "%s", id);
+        assert_int_equal(incident_add_unit(f->x, &u), 0);
+}
+
+static void a_dump_of_another_user_does_not_place_it(void **state) {
+        Fixture *f = *state;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        f->x->by = (Owner){ .uid = 0 };
+        add_dump(f, "/dumps/1", 1000, OTHERS_DUMP);
+        rest_late(f);
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
+        describe(f, &rec);
+        assert_string_equal(rec.subject, "");
+}
+
+static void a_dump_of_another_user_is_named_after_its_own(void **state) {
+        Fixture *f = *state;
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        f->x->by = (Owner){ .uid = 1001 };
+        add_dump(f, "/dumps/1", 1000, OTHERS_DUMP);
+        add_dump(f, "/dumps/2", 1001, DUMP);
+        rest_late(f);
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
+        describe(f, &rec);
+        assert_string_equal(rec.subject, DUMP);
+        assert_non_null(strstr(rec.about, OTHERS_DUMP));
+}
+
+static void what_cannot_be_published_is_tried_again_and_no_drain_is_safe_before(void **state) {
+        Fixture *f = *state;
+        const char *path = evidence_path(f->evidence);
+        _cleanup_free_ char *taken = path_join(path, "snapshot-" NAME);
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        assert_int_equal(mkdir(taken, 0700), 0);
+        rest_late(f);
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
+        assert_int_equal(f->x->state, INCIDENT_ENDED);
+        assert_false(f->x->is_published);
+        assert_int_equal(incidents_n_underway(&f->incidents), 1);
+        assert_int_equal(rmdir(taken), 0);
+        assert_in_range(timer_in_usec(f), USEC_PER_SEC, USEC_PER_MINUTE);
+        assert_true(sd_event_source_set_time(f->x->timer, 0) >= 0);
+        for (int i = 0; i < 50 && f->incidents.n_incidents > 0; i++)
+                (void)turn(f);
+        assert_int_equal(incidents_n_underway(&f->incidents), 0);
+        describe(f, &rec);
+        assert_non_null(rec.about);
+}
+
 /* ---- after a restart ---- */
 
 static void resume(Fixture *f) {
@@ -450,6 +504,9 @@ int main(void) {
                 TEST(a_directory_that_never_came_is_not_waited_for_for_ever),
                 TEST(a_drain_ends_the_waiting_for_others_and_its_last_minute_that_for_processes),
                 TEST(what_rests_when_a_drain_begins_is_published_at_once),
+                TEST(a_dump_of_another_user_does_not_place_it),
+                TEST(a_dump_of_another_user_is_named_after_its_own),
+                TEST(what_cannot_be_published_is_tried_again_and_no_drain_is_safe_before),
                 TEST(its_dumps_are_known_after_a_restart),
                 TEST(one_that_has_ended_and_was_not_published_is_published),
                 TEST(what_an_operator_has_requested_stays),
