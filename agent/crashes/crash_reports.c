@@ -241,8 +241,10 @@ static void end(PendingReport *ended) {
                 evidence_end(context->evidence, x->name, x->error);
         remove_report(x);
         schedule(c);
-        if (x->is_unwanted && !x->is_reserved)
+        if (x->is_unwanted && !x->is_reserved) {
+                context->on_end(context->userdata);
                 return;
+        }
         int r = x->error;
         if (r == 0)
                 r = store_report_end(context->store, x->job.bundle_id,
