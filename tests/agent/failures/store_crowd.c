@@ -321,7 +321,7 @@ static void start_rank(const Node *node, int number, int i, Rank *r) {
 
 static void start_node(int number) {
         Node *node = &nodes[number];
-        *node = (Node){ .clock = { boottime, boottime },
+        *node = (Node){ .clock = { .realtime_usec = boottime, .boottime_usec = boottime },
                         .boot_usec = between(1000 * SEC, 100000 * SEC) - START };
         list_init(&node->calls);
         (void)snprintf(node->id, sizeof node->id, "i-%017d", number);

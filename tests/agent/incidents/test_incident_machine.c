@@ -83,7 +83,8 @@ static int setup(void **state) {
                 return -1;
         f->scratch = scratch;
         f->supervisor = -1;
-        f->clock = (FakeClock){ .clock = { boot, boot }, .boot_usec = USEC_PER_HOUR };
+        f->clock = (FakeClock){ .clock = { .realtime_usec = boot, .boottime_usec = boot },
+                                .boot_usec = USEC_PER_HOUR };
         f->config.snapshot.proc_root = (char *)"/proc";
         f->config.snapshot.probe_timeout_usec = USEC_PER_SEC;
         f->config.hook.deadline_usec = HOOK_DEADLINE_USEC;
