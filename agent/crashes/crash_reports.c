@@ -39,6 +39,8 @@
 
 #define REPORTS_MAX 512
 #define REPORTS_OF_USER_MAX 64
+/* A program that is started again and again in too small a cgroup does not fill destinations. */
+#define KILLED_HOURLY_MAX_OF_USER 60
 /* Deleted cores that are held open for their reports stay on the disk, and in no quota. */
 #define REPORTS_HELD_MAX 16
 /* Time slices of a report. While cores of other users wait, a report that exceeds its slice is
@@ -77,6 +79,7 @@ struct CrashReports {
         ListLink reports;
         size_t n;
         Bound bound;            /* of the reports, by owner of the core */
+        Bound killed;           /* records of the OOM killer, lately, by owner of the process */
         Bound time;             /* that they have taken since the queue was last empty, usec */
         PendingReport *running; /* NULL: none */
         uint64_t running_since_usec;
@@ -519,6 +522,8 @@ void crash_reports_on_oom_kill(CrashReports *c, const KernelLine *line, OomKill 
         const CrashedProcess p = { .pid = kill->pid, .last_usec = line->usec };
         _cleanup_(strbuf_done) StrBuf json = STRBUF_INIT, text = STRBUF_INIT;
         _cleanup_(about_done) About about = { 0 };
+        if (bound_spend(&c->killed, &(Owner){ .uid = kill->uid }, 1) != BOUND_OK)
+                return; /* it is logged */
         _cleanup_free_ char *job = find_job(c->context.store, &p, kill->uid, NULL);
         char name[EVIDENCE_NAME_MAX], time[CLOCK_ISO_SIZE];
         oom_report_write(c->kernel_log, line, kill, job, &json, &text);
@@ -546,6 +551,11 @@ int crash_reports_new(CrashReports **ret, const CrashReportsContext *context) {
                                         .max = REPORTS_MAX,
                                         .max_each = REPORTS_OF_USER_MAX,
                                         .clock = context->clock },
+                             .killed = { .what = "records of the OOM killer in an hour",
+                                         .max = UINT64_MAX,
+                                         .max_each = KILLED_HOURLY_MAX_OF_USER,
+                                         .fade_usec = USEC_PER_HOUR / KILLED_HOURLY_MAX_OF_USER,
+                                         .clock = context->clock },
                              .time = { .max = UINT64_MAX, .max_each = UINT64_MAX } };
         list_init(&c->reports);
         c->kernel_log = kernel_log_new();
@@ -578,6 +588,7 @@ CrashReports *crash_reports_free(CrashReports *c) {
         sd_event_source_disable_unref(c->next);
         kernel_log_free(c->kernel_log);
         bound_done(&c->bound);
+        bound_done(&c->killed);
         bound_done(&c->time);
         free(c);
         return NULL;

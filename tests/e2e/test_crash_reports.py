@@ -561,6 +561,23 @@ def a_process_that_the_oom_killer_has_killed_has_a_record_without_a_core():
 
 
 @test
+def one_user_has_sixty_records_of_the_oom_killer_in_an_hour():
+    a = node()
+    log_as_kernel(a, "boot")
+    a.start()
+    wait_for_follower(a)
+    log_as_kernel(a, *(KILLED.replace("4711", str(5000 + n)) for n in range(70)),
+                  KILLED.replace("4711", "6000").replace("UID:1000", "UID:1001"))
+
+    def recorded():
+        return [m["source"]["uid"] for _, m in a.manifests() if m["bundle"]["kind"] == "oom"]
+    wait_for("the other user's, too, is delivered", lambda: recorded().count(1001) == 1, timeout=60)
+    wait_for("sixty are delivered", lambda: recorded().count(1000) == 60, timeout=60)
+    wait_for("what is beyond is logged", lambda: "records of the OOM killer" in a.log)
+    a.stop()
+
+
+@test
 def an_operators_snapshot_that_a_kill_joins_is_delivered():
     a = node()
     log_as_kernel(a, "boot")
