@@ -49,8 +49,11 @@ static int on_bundle_at_risk(const BundleRecord *rec, void *userdata) {
                 strbuf_addf(userdata,
                             "copies of source %s are on this node's own disk only, such as '%s' "
                             "(destination %s; set its `durable: true` if the disk outlives the "
-                            "node, `neuron-collect redeliver` to one that does, or move them)",
-                            rec->source, rec->id, d->destination);
+                            "node, %sor move them)",
+                            rec->source, rec->id, d->destination,
+                            source_kind_is_own(rec->kind)
+                                    ? "" /* they are not sent again */
+                                    : "`neuron-collect redeliver` to one that does, ");
                 return 1;
         }
         return 0; /* the copies were removed from there */
@@ -74,7 +77,7 @@ static void add_bundle_at_risk(const Agent *a, StrBuf *text) {
                 strbuf_add(text, "the state database cannot be read");
 }
 
-/* A core is delivered without its report if need be: a drain waits for reports for half a minute,
+/* The core does not need its report: a drain waits for reports for half a minute,
  * if its deadline allows. */
 static bool waits_for_reports(const Agent *a) {
         return a->drain.state == AGENT_DRAINING &&

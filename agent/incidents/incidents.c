@@ -1,10 +1,10 @@
 /* Incidents: events come in here, and each starts an incident or joins the young one.
  *
  * An event is a note of a hook, an error of the hardware in the kernel log, a failure of a rank on
- * another node, a crash report that belongs to no dump, or an operator's request. incident_rules.c
- * decides what it becomes, incident_list.c finds space and a directory for a new incident, and
- * incident_machine.c runs it from there; this file adds to it what the event brings. It also
- * answers what others ask about incidents: the API, and whether the node may terminate. */
+ * another node, a process that the OOM killer has killed, or an operator's request.
+ * incident_rules.c decides what it becomes, incident_list.c finds space and a directory for a new
+ * incident, and incident_machine.c runs it from there; this file adds to it what the event brings.
+ * It also answers what others ask about incidents: the API, and whether the node may terminate. */
 #include "agent/incidents/incidents.h"
 
 #include <errno.h>
