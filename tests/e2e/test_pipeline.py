@@ -217,18 +217,35 @@ def grown_and_removed_between_two_volumes():
     return a, parent, wanted
 
 
-def judge_grown(a, parent, wanted):
+def of_the_unit(a, where):
+    """Its manifests there, the base first: a core has a crash report beside it."""
+    return sorted((m for _, m in a.manifests(where) if m["source"]["name"] != "agent"),
+                  key=lambda m: m["bundle"]["supplement_of"] or "")
+
+
+def judge_grown(a, parent, wanted, both_had_it=False):
+    """@param both_had_it  the second volume got the base before it changed, too"""
     wait_for("the second volume has all of it", lambda: wanted <= members_at(a, parent))
     wait_for("the first volume has the change as well", lambda: wanted <= members_at(a, a.out))
     a.wait_all()
     wait_for("the links are let go", lambda: not links(a))
     counts = a.assert_sum()
-    assert counts["delivered"] == counts["discovered"] == 2, (counts, a.bundles())
-    assert all(m["bundle"]["complete"] for where in (a.out, parent) for _, m in a.manifests(where))
-    base, supplement = sorted((m for _, m in a.manifests()),
-                              key=lambda m: m["bundle"]["supplement_of"] or "")
-    assert supplement["bundle"]["supplement_of"] == base["bundle"]["id"] and len(
-        supplement["members"]) == 1, supplement
+    assert counts["delivered"] == counts["discovered"], (counts, a.bundles())
+    first, second = (of_the_unit(a, where) for where in (a.out, parent))
+    for base, supplement in first, second:
+        assert supplement["bundle"]["supplement_of"] == base["bundle"]["id"] and len(
+            supplement["members"]) == 1, supplement
+        assert supplement["bundle"]["complete"], supplement["bundle"]
+    # What has changed is not in the second volume's base, which then is no second content of it.
+    contents = [{m["path"]: m["sha256"] for m in base["members"]}.items()
+                for base, _ in (first, second)]
+    reasons = second[0]["bundle"]["reasons"]
+    assert first[0]["bundle"]["complete"], first
+    assert second[0]["bundle"]["complete"] == both_had_it, second
+    if both_had_it:
+        assert contents[0] == contents[1] and not reasons, (first, second)
+    else:
+        assert contents[1] < contents[0] and "changed: " in str(reasons), (first, second)
 
 
 @test
@@ -290,8 +307,7 @@ def what_one_volume_lacks_follows_where_sources_are_deleted_after_delivery():
 @test
 def what_one_volume_lacks_of_a_core_follows_from_its_link():
     a = Agent()
-    # a report that is made only after the first delivery would be in the supplement, too
-    a.config["sources"] = [a.source("cores", "process-core", "cores", crash_reports=False)]
+    a.config["sources"] = [a.source("cores", "process-core", "cores")]
     parent = add_absent_volume(a)
     core = a.core()
     a.start()
@@ -343,7 +359,7 @@ def grown_in_links_only(name_of):
     os.chmod(held, 0o700)
     wanted = append_and_remove(unit)
     a.start()
-    judge_grown(a, a.path("second"), wanted)
+    judge_grown(a, a.path("second"), wanted, both_had_it=True)
     a.stop()
 
 
