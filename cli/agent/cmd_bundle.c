@@ -70,15 +70,17 @@ static void print_others(const Cli *cli, const json_t *b, const char *label, con
  * linked by its subject. */
 static void print_links(const Cli *cli, const json_t *b) {
         const json_t *incident = json_object_get(b, "incident"), *v;
-        _cleanup_free_ char *about = strbuf_format("about=%s", cli_text(b, "id")),
-                            *failure = strbuf_format("failure=%s/%llu", cli_text(incident, "key"),
+        const char *id = cli_text(b, "id"), *key = cli_text(incident, "key");
+        _cleanup_free_ char *about = strbuf_format("about=%s", id),
+                            *failure = strbuf_format("failure=%s/%llu", key,
                                                      cli_number(incident, "n"));
         size_t i;
         json_array_foreach(json_object_get(b, "related"), i, v)
                 cli_line("%-14s %s", i == 0 ? "is about" : "", cli_text(v, "id"));
-        if (about)
+        /* what is no id or key has no place in a URL */
+        if (about && bundle_id_is_valid(id))
                 print_others(cli, b, "about it", about);
-        if (failure && *cli_text(incident, "key"))
+        if (failure && *key && key[strspn(key, "0123456789abcdef")] == '\0')
                 print_others(cli, b, "same failure", failure);
 }
 
