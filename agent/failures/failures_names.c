@@ -76,13 +76,12 @@ static bool may_wait(const Failures *f, const BundleRecord *rec) {
 
 /* @return whether the subject has no name yet, and may get one soon */
 static bool awaits_subject(Failures *f, const Bundle *b, Bundle *subject, uint64_t *ret_wait_usec) {
-        if (subject->rec.kind == SOURCE_PROCESS_CORE || subject->rec.name.agreed[0] ||
-            !may_wait(f, &b->rec))
+        if (subject->rec.kind == SOURCE_PROCESS_CORE || subject->rec.name.agreed[0])
                 return false;
         *ret_wait_usec = USEC_PER_SEC;
-        return subject->rec.state == BUNDLE_SETTLING ||
-               (subject->rec.state == BUNDLE_READY &&
-                !failures_name_bundle(f, subject, ret_wait_usec));
+        if (subject->rec.state == BUNDLE_READY) /* it waits no longer than it may itself */
+                return !failures_name_bundle(f, subject, ret_wait_usec);
+        return subject->rec.state == BUNDLE_SETTLING && may_wait(f, &b->rec);
 }
 
 /* @return the decision about a dump that has no name yet; NULL */

@@ -76,8 +76,10 @@ class Scene:
 
     def assert_well(self, agreed, timeout=60):
         a = self.agent
-        wait_for("the dump is delivered", lambda: self.bundles("delivered"), timeout)
-        found = a.sql("SELECT agreed FROM bundles WHERE supplement_of = ''")
+        wait_for("the dump is delivered", lambda: any(
+            b["source"] == "core-dumps" for b in self.bundles("delivered")), timeout)
+        a.wait_all()  # and its snapshot, under the same name
+        found = a.sql("SELECT DISTINCT agreed FROM bundles WHERE supplement_of = ''")
         assert found == agreed, found
         wait_for("the destination is well", lambda: self.state() == "ok")
         assert a.curl("/readyz").returncode == 0
