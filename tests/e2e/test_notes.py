@@ -591,7 +591,8 @@ def reports(agent, uid, unit, words):
 @test
 def when_all_is_delivered_nobody_is_charged_for_anything():
     need_root()
-    agent = started(snapshot=NO_SNAPSHOT)
+    # A hint that comes after its unit was delivered stays for ten minutes.
+    agent = started("10s", snapshot=NO_SNAPSHOT)
     box = mailbox(agent)
     noted, mailed, _ = (unit_of_root_with_files_of(agent, NOBODY, name=f"{UNIT[:-1]}{i}")
                         for i in range(3))
