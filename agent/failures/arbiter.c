@@ -26,8 +26,8 @@
 #include "lib/base/path.h"
 
 #define RECORDS_MAX 4096 /* of one failure that are folded */
-/* Claims in them, beyond which no further record is folded. A node whose newest claim changes gets
- * a further record each time. */
+/* Claims and bundles in them, beyond which no further record is folded. A node whose newest claim
+ * changes gets a further record each time. */
 #define RECORDED_MAX (8 * (size_t)CLAIMS_MAX)
 #define READS_MAX 8 /* records that are read at the same time */
 #define INCIDENT_FILE "incident.json"
@@ -51,8 +51,8 @@ typedef struct KnownRecord {
 
 /* What incident.json is folded from. */
 typedef struct Publication {
-        KnownRecord *records; /* sorted by name */
-        size_t n, n_claims;
+        KnownRecord *records;    /* sorted by name */
+        size_t n, n_claims;      /* n_claims: of what was read, and bundles */
         size_t next, n_underway; /* the next record to be read; calls */
         bool is_cut;             /* there are more records than RECORDS_MAX */
 } Publication;
@@ -435,7 +435,7 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
                         k->record = (Record){ 0 };
                         k->is_read = false;
                 }
-                p->n_claims += k->record.claims.n;
+                p->n_claims += k->record.claims.n + k->record.bundles.n;
                 if (!k->is_read)
                         log_warning(0, "failure %s/%u: destination %s: '%s' is not a valid record",
                                     a->options.key, a->action.n, a->state.destination, k->name);
@@ -499,7 +499,7 @@ static int note_records(Arbiter *a, const ObjectResult *r) {
                 k->is_read = true;
                 k->record = before->records[j].record;
                 before->records[j].record = (Record){ 0 };
-                now.n_claims += k->record.claims.n;
+                now.n_claims += k->record.claims.n + k->record.bundles.n;
         }
         publication_clear(before);
         *before = now;

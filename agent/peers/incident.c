@@ -9,9 +9,13 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/json_out.h"
 #include "lib/base/parse.h"
+#include "lib/neuron/bundle_name.h"
 #include "lib/neuron/nrt_status.h"
 
 #define INCIDENT_SCHEMA "neuron-collectd/incident/1"
+/* Beyond this size no further bundle is listed: the document may have 4 MiB, and must have the
+ * ranks and the nodes. */
+#define BUNDLES_END_BYTES ((size_t)7 << 19)
 
 static const char *const state_words[N_RANK_STATES] = {
         [RANK_PRESENT] = "present",
@@ -76,12 +80,29 @@ static void add_decision(StrBuf *b, const Decision *d, const char *job_key) {
         json_out_string(b, "agreed", agreed_name(d->agreed));
 }
 
+static void add_bundles(StrBuf *b, const NodeBundles *bundles) {
+        size_t n = 0;
+        json_out_array(b, "bundles");
+        for (; n < bundles->n && b->n < BUNDLES_END_BYTES; n++) {
+                const NodeBundle *x = &bundles->items[n];
+                json_out_object(b, NULL);
+                json_out_string(b, "id", x->id);
+                json_out_string(b, "kind", bundle_id_kind_name(x->id));
+                json_out_string(b, "state", bundle_state_name(x->state));
+                json_out_string(b, "object", x->object);
+                json_out_end_object(b);
+        }
+        json_out_end_array(b);
+        json_out_u64(b, "bundles_left_out", bundles->n_left_out + (bundles->n - n));
+}
+
 static void add_nodes(StrBuf *b, const Roster *r) {
         json_out_array(b, "nodes");
         for (size_t i = 0; i < r->n_nodes; i++) {
                 json_out_object(b, NULL); /* incident_has_record() relies on these bytes */
                 json_out_string(b, "instance_id", r->nodes[i].instance_id);
                 json_out_u64(b, "revision", r->nodes[i].revision);
+                add_bundles(b, &r->nodes[i].bundles);
                 json_out_end_object(b);
         }
         json_out_end_array(b);

@@ -1,7 +1,7 @@
-/* Writes and reads the documents of a failure: a decision, and one node's record of claims. The
- * same functions write and read each member, so a document that is read has exactly the members
- * that would be written. Anyone may write to a shared volume, so sizes, depths and numbers are
- * bounded, and a document that is not of the expected key and number is refused. */
+/* Writes and reads the documents of a failure: a decision, and one node's record: its claims and
+ * its bundles. The same functions write and read each member, so a document that is read has
+ * exactly the members that would be written. Anyone may write to a shared volume, so sizes, depths
+ * and numbers are bounded, and a document that is not of the expected key and number is refused. */
 #include "agent/peers/record.h"
 
 #include <errno.h>
@@ -29,6 +29,7 @@ enum {
 
 void record_done(Record *r) {
         claim_set_done(&r->claims);
+        node_bundles_done(&r->bundles);
         *r = (Record){ 0 };
 }
 
@@ -188,12 +189,40 @@ static void code_claim(RecordCodec *c, Claim *x) {
         expect(c, x->event_usec != INT64_MIN && (!*x->bundle || bundle_id_is_valid(x->bundle)));
 }
 
-/* Writes or reads a record, but not its claims. */
+/* @return the object, borrowed; NULL: none */
+static const char *code_object(RecordCodec *c, const char *object) {
+        if (c->b) {
+                json_out_string(c->b, "object", object);
+                return object;
+        }
+        const char *s = json_string_value(member(c, "object"));
+        size_t n = s ? strlen(s) : 0;
+        bool is_valid = n > 0 && n <= NODE_BUNDLE_OBJECT_MAX;
+        for (size_t i = 0; i < n; i++)
+                is_valid = is_valid && (unsigned char)s[i] >= ' ' && s[i] != '\x7f';
+        expect(c, is_valid || json_is_null(member(c, "object")));
+        return s;
+}
+
+/* @return its object, borrowed: what is read is not put into `x` */
+static const char *code_bundle(RecordCodec *c, NodeBundle *x) {
+        code_text(c, "id", x->id, sizeof x->id);
+        const char *kind = bundle_id_kind_name(x->id);
+        expect(c, kind);
+        code_fixed(c, "kind", kind ? kind : "");
+        expect(c, bundle_state_parse(code_word(c, "state", bundle_state_name(x->state)),
+                                     &x->state) == 0);
+        return code_object(c, x->object);
+}
+
+/* Writes or reads a record, but not its claims and bundles. */
 static void code_record(RecordCodec *c, Record *r) {
         code_head(c, RECORD_SCHEMA, r->key, r->n);
         code_instance_id(c, "instance_id", r->instance_id);
         r->revision = (uint64_t)code_number(c, "revision", (int64_t)r->revision, 0, INT64_MAX);
         r->uncertainty_usec = code_span(c, "uncertainty_ms", r->uncertainty_usec);
+        r->bundles.n_left_out = (uint64_t)code_number(c, "bundles_left_out",
+                                                      (int64_t)r->bundles.n_left_out, 0, INT64_MAX);
 }
 
 char *decision_format(const Decision *d, const char *job_key, size_t *ret_n) {
@@ -218,6 +247,14 @@ char *record_format(const Record *r, size_t *ret_n) {
                 Claim claim = r->claims.items[i];
                 json_out_object(&b, NULL);
                 code_claim(&c, &claim);
+                json_out_end_object(&b);
+        }
+        json_out_end_array(&b);
+        json_out_array(&b, "bundles");
+        for (size_t i = 0; i < r->bundles.n; i++) {
+                NodeBundle bundle = r->bundles.items[i]; /* borrowed */
+                json_out_object(&b, NULL);
+                (void)code_bundle(&c, &bundle);
                 json_out_end_object(&b);
         }
         json_out_end_array(&b);
@@ -275,6 +312,22 @@ static int read_claims(const json_t *list, Record *ret) {
         return 0;
 }
 
+/* @return 0, -EINVAL, -ENOMEM */
+static int read_bundles(const json_t *list, Record *ret) {
+        if (!json_is_array(list) || json_array_size(list) > NODE_BUNDLES_MAX)
+                return -EINVAL;
+        for (size_t i = 0; i < json_array_size(list); i++) {
+                RecordCodec codec = { .object = json_array_get(list, i) };
+                NodeBundle x = { 0 };
+                const char *object = code_bundle(&codec, &x);
+                int r = codec.is_invalid ? -EINVAL
+                                         : node_bundles_add(&ret->bundles, x.id, x.state, object);
+                if (r < 0)
+                        return r;
+        }
+        return 0;
+}
+
 int record_parse(const char *text, size_t n_text, const char *key, uint32_t n, Record *ret) {
         _cleanup_(record_done) Record record = { .n = n };
         json_auto_t *root = NULL;
@@ -285,6 +338,8 @@ int record_parse(const char *text, size_t n_text, const char *key, uint32_t n, R
         memcpy(record.key, key, sizeof record.key);
         code_record(&c, &record);
         r = c.is_invalid ? -EINVAL : read_claims(member(&c, "claims"), &record);
+        if (r == 0)
+                r = read_bundles(member(&c, "bundles"), &record);
         if (r < 0)
                 return r;
         *ret = record;

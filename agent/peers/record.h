@@ -1,4 +1,4 @@
-/* Documents of a failure at the arbiter (docs/BUNDLE.md): the decision, and one node's claims. What
+/* Documents of a failure at the arbiter (docs/BUNDLE.md): the decision, and one node's record. What
  * is read there is hostile. Pure; times are the store's (microseconds since 1970). */
 #pragma once
 
@@ -6,17 +6,19 @@
 #include <stdint.h>
 
 #include "agent/peers/claim.h"
+#include "agent/peers/node_bundles.h"
 
 #define RECORD_BYTES_MAX ((size_t)4 << 20)
 #define DECISION_BYTES_MAX ((size_t)16 << 10)
 
-typedef struct Record { /* one node's claims of a failure */
+typedef struct Record { /* one node's claims and bundles of a failure */
         char key[CLAIM_KEY_SIZE];
         uint32_t n;
         char instance_id[INSTANCE_ID_SIZE];
-        uint64_t revision;        /* the sum of the claims' revisions, and one for each rewrite */
+        uint64_t revision;        /* rises with the claims' revisions, and with each rewrite */
         int64_t uncertainty_usec; /* of its times, against the store's clock */
         ClaimSet claims;
+        NodeBundles bundles;
 } Record;
 void record_done(Record *r);
 

@@ -41,6 +41,7 @@ static int fold_nodes(Roster *r, const Record *records, size_t n) {
         for (size_t i = 0; i < n; i++) {
                 r->nodes[i].revision = records[i].revision;
                 r->nodes[i].uncertainty_usec = records[i].uncertainty_usec;
+                r->nodes[i].bundles = records[i].bundles;
                 memcpy(r->nodes[i].instance_id, records[i].instance_id, INSTANCE_ID_SIZE);
         }
         qsort(r->nodes, n, sizeof *r->nodes, compare_nodes);
@@ -50,6 +51,8 @@ static int fold_nodes(Roster *r, const Record *records, size_t n) {
                         r->nodes[kept++] = *node;
                         continue;
                 }
+                if (node->revision > last->revision)
+                        last->bundles = node->bundles;
                 last->revision = MAX(last->revision, node->revision);
                 last->uncertainty_usec = MAX(last->uncertainty_usec, node->uncertainty_usec);
         }

@@ -39,6 +39,7 @@ typedef struct RosterNode { /* whose record is in it */
         char instance_id[INSTANCE_ID_SIZE];
         uint64_t revision;
         int64_t uncertainty_usec; /* of its times, against the store's clock */
+        NodeBundles bundles;      /* of its newest record, borrowed from that */
 } RosterNode;
 
 typedef struct Roster {

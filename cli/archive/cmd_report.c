@@ -29,10 +29,11 @@
 #define INCIDENT_NAME "incident.json"
 #define INCIDENT_BYTES_MAX ((size_t)32 << 20)
 #define FOUND_MAX 1000000                 /* names of a listing */
-#define CLAIMS_READ_MAX (64 * CLAIMS_MAX) /* of a failure, in all of its records */
+#define CLAIMS_READ_MAX (64 * CLAIMS_MAX) /* of a failure, and bundles, in all of its records */
 #define BATCH 16                          /* records that are read together */
 #define GROWTH_BYTES (64 * KIB)           /* a record may grow so much after it was listed */
 #define CELL_SIZE 160
+#define DOCUMENT_DEPTH_MAX 5 /* bundles of nodes of incident.json */
 
 typedef struct ReportObject { /* an object of a failure */
         IncidentsName name;
@@ -88,7 +89,7 @@ static bool parse_failure(FailureReport *r, const char *text) {
 
 /* @return an untrusted document, the caller's; NULL */
 static json_t *load_json(const char *text, size_t n) {
-        json_t *v = parse_json_exceeds_depth(text, n, 4)
+        json_t *v = parse_json_exceeds_depth(text, n, DOCUMENT_DEPTH_MAX)
                             ? NULL
                             : json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
         if (json_is_object(v))
@@ -275,11 +276,11 @@ static int handle_record(Folding *to, const ReportObject *f, const ObjectHead *h
         if (e < 0)
                 return e;
         if (strcmp(record->instance_id, f->name.instance_id) != 0 ||
-            record->claims.n > CLAIMS_READ_MAX - to->n_claims) {
+            record->claims.n + record->bundles.n > CLAIMS_READ_MAX - to->n_claims) {
                 record_done(record);
                 return -EINVAL;
         }
-        to->n_claims += record->claims.n;
+        to->n_claims += record->claims.n + record->bundles.n;
         to->n++;
         return 0;
 }

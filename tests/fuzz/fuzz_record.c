@@ -59,7 +59,7 @@ static void check_record(const char *text, size_t n, const Decision *d) {
         if (record_parse(text, n, KEY, 1, &r) < 0)
                 return;
         check_instance_id(r.instance_id);
-        check(r.claims.n <= CLAIMS_MAX);
+        check(r.claims.n <= CLAIMS_MAX && r.bundles.n <= NODE_BUNDLES_MAX);
         for (size_t i = 0; i < r.claims.n; i++) {
                 const Claim *c = &r.claims.items[i];
                 check(c->rank >= -1 && c->rank < 1000000 && c->state < N_CLAIM_STATES);

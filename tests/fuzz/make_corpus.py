@@ -651,11 +651,13 @@ def failures():
     claims = [incidents.claim(0), incidents.claim(3, state="ended", bundle=None, error_code=None,
                                                   bundle_state="none", error_location=None)]
     bare = incidents.claim(None, world_size=None, cluster_id=None, date_time=None, started=None)
+    bundles = [incidents.bundle(claims[0], "/v\\xff", "i-0a"),
+               incidents.bundle(claims[0], "", "", "snapshot", state="settling", object=None)]
     for name, data in (("decision", incidents.decision()),
                        ("decision-alone", incidents.decision(job=None, world_size=None,
                                                              agreed="alone", derived=True)),
                        ("decision-path", incidents.decision(cluster_id="../../x")),
-                       ("record", incidents.record("i-0a", claims)),
+                       ("record", incidents.record("i-0a", claims, bundles=bundles)),
                        ("record-bare", incidents.record("host-1.x", [bare])),
                        ("record-empty", incidents.record("i-0a", [])),
                        ("record-twice", incidents.record("i-0a", [bare, dict(bare, revision=2)])),

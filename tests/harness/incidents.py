@@ -34,10 +34,17 @@ def claim(rank, seen=OPENED, **more):
             "started": moment(OPENED - 3600), "seen": moment(seen), "revision": 1, **more}
 
 
+def bundle(claimed, place, instance_id, kind="neuron-core-dump", **more):
+    """Where the bundle of a claim is. @param kind  of another bundle, made at the same time"""
+    bundle_id = claimed["bundle"].replace("neuron-core-dump", kind)
+    return {"id": bundle_id, "kind": kind, "state": "delivered",
+            "object": f"{place}/{instance_id}/{bundle_id}.tar.zst", **more}
+
+
 def record(instance_id, claims, key=KEY, n=1, **more):
     return dump({"schema": "neuron-collectd/claims/1", "key": key, "n": n,
                  "instance_id": instance_id, "revision": len(claims), "uncertainty_ms": 250,
-                 "claims": claims, **more})
+                 "bundles_left_out": 0, "claims": claims, "bundles": [], **more})
 
 
 def decision_name(key=KEY, n=1):
@@ -57,8 +64,15 @@ def failure(key=KEY, n=1, opened=OPENED):
     b = [claim(2, opened - 1, error_code=1202), claim(3, opened + 60)]
     c = [claim(4, opened, state="alive", **no_dump),
          claim(5, opened - 9, state="ended", **no_dump), claim(6, opened, bundle_state="pending")]
-    return {decision_name(key, n): decision(key, n), record_name("i-0a", key, n): record(
-        "i-0a", a, key, n), record_name("i-0b", key, n): record("i-0b", b, key, n),
+    place = f"s3://bucket/neuron/{NAME}"
+    of_a = [bundle(x, place, "i-0a") for x in a] + [
+        bundle(a[0], place, "i-0a", "snapshot"),
+        bundle(a[1], place, "i-0a", "crash-report", state="quarantined", object=None)]
+    of_b = [bundle(x, place, "i-0b") for x in b]
+    return {decision_name(key, n): decision(key, n),
+            record_name("i-0a", key, n): record("i-0a", a, key, n, bundles=of_a,
+                                                bundles_left_out=2),
+            record_name("i-0b", key, n): record("i-0b", b, key, n, bundles=of_b),
             record_name("i-0c", key, n): record("i-0c", c, key, n)}
 
 

@@ -69,10 +69,21 @@ static Record record_of(const Claim *claims, size_t n) {
         return r;
 }
 
+#define DUMP "neuron-core-dump-20260527T051233-0c21fa967905"
+#define SNAPSHOT "snapshot-20260527T051240-ffffffffffff"
+#define OBJECT "s3://bucket/\\x7f, \"quoted\"/\xc3\xa9.tar.zst"
+
+static void add_bundles(Record *r) {
+        assert_int_equal(node_bundles_add(&r->bundles, DUMP, BUNDLE_DELIVERED, OBJECT), 0);
+        assert_int_equal(node_bundles_add(&r->bundles, SNAPSHOT, BUNDLE_SETTLING, NULL), 0);
+        r->bundles.n_left_out = 3;
+}
+
 static char *full_record_text(void) {
         size_t n;
         Claim claims[] = { full_claim(), bare_claim(1) };
         Record r = record_of(claims, ELEMENTSOF(claims));
+        add_bundles(&r);
         char *text = record_format(&r, &n);
         assert_non_null(text);
         assert_int_equal(strlen(text), n);
@@ -218,8 +229,51 @@ static void a_record_reads_back_as_it_was_written(void **state) {
                 assert_non_null(c);
                 assert_memory_equal(c, &wanted[i], sizeof *c);
         }
+        assert_int_equal(r.bundles.n, 2);
+        assert_int_equal(r.bundles.n_left_out, 3);
+        assert_string_equal(r.bundles.items[0].id, DUMP);
+        assert_int_equal(r.bundles.items[0].state, BUNDLE_DELIVERED);
+        assert_string_equal(r.bundles.items[0].object, OBJECT);
+        assert_string_equal(r.bundles.items[1].id, SNAPSHOT);
+        assert_int_equal(r.bundles.items[1].state, BUNDLE_SETTLING);
+        assert_null(r.bundles.items[1].object);
         _cleanup_free_ char *again = record_format(&r, &n);
         assert_string_equal(again, text);
+        record_done(&r);
+}
+
+static void of_a_nodes_bundles_each_is_listed_once_and_so_many_as_may_be(void **state) {
+        NodeBundles b = { 0 };
+        char id[BUNDLE_ID_SIZE], object[NODE_BUNDLE_OBJECT_MAX + 2];
+        memset(object, 'o', sizeof object - 1);
+        object[sizeof object - 1] = '\0';
+        for (unsigned twice = 0; twice < 2; twice++)
+                for (unsigned i = 0; i < NODE_BUNDLES_MAX; i++) {
+                        snprintf(id, sizeof id, "snapshot-20260527T051240-%012x", i);
+                        assert_int_equal(node_bundles_add(&b, id, BUNDLE_READY, object + (i & 1)),
+                                         0);
+                }
+        assert_int_equal(b.n, NODE_BUNDLES_MAX);
+        assert_int_equal(b.n_left_out, 0);
+        assert_true(node_bundles_contain(&b, id));
+        assert_false(node_bundles_contain(&b, DUMP));
+        assert_null(b.items[0].object); /* one byte longer than may be */
+        assert_string_equal(b.items[1].object, object + 1);
+        assert_int_equal(node_bundles_add(&b, DUMP, BUNDLE_READY, NULL), 0);
+        assert_int_equal(b.n, NODE_BUNDLES_MAX);
+        assert_int_equal(b.n_left_out, 1);
+        Record r = record_of(NULL, 0), read;
+        size_t n;
+        r.bundles = b;
+        _cleanup_free_ char *text = record_format(&r, &n);
+        assert_int_equal(record_parse(text, n, KEY, 7, &read), 0);
+        assert_int_equal(read.bundles.n, NODE_BUNDLES_MAX);
+        record_done(&read);
+        _cleanup_free_ char *more =
+                replace(text, "\"bundles\":[",
+                        "\"bundles\":[{\"id\":\"" DUMP "\",\"kind\":\"neuron-core-dump\","
+                        "\"state\":\"ready\",\"object\":null},");
+        assert_int_equal(record_parse(more, strlen(more), KEY, 7, &read), -EINVAL);
         record_done(&r);
 }
 
@@ -235,7 +289,11 @@ static void uncertainty_is_rounded_up_to_milliseconds(void **state) {
 }
 
 static void a_hostile_record_is_refused(void **state) {
-        _cleanup_free_ char *text = full_record_text();
+        char object[NODE_BUNDLE_OBJECT_MAX + 2];
+        memset(object, 'o', sizeof object - 1);
+        object[sizeof object - 1] = '\0';
+        _cleanup_free_ char *text = full_record_text(),
+                            *long_object = strbuf_format("\"object\":\"%s\"", object);
         const char *const changes[][2] = {
                 { "claims/1", "claims/2" },
                 { "\"key\":\"" KEY "\"", "\"key\":null" },
@@ -274,6 +332,22 @@ static void a_hostile_record_is_refused(void **state) {
                 { "123456Z\",\"revision\":3", "1234567Z\",\"revision\":3" },
                 { "123456Z\",\"revision\":3", "-23456Z\",\"revision\":3" },
                 { "\"revision\":3", "\"revision\":4294967296" },
+                { "\"bundles_left_out\":3", "\"bundles_left_out\":-3" },
+                { "\"bundles_left_out\":3,", "" },
+                { "\"bundles\":[", "\"others\":[" },
+                { "\"bundles\":[", "\"bundles\":{},\"x\":[" },
+                { "\"bundles\":[", "\"bundles\":[{}," },
+                { "\"id\":\"neuron", "\"id\":\"../neuron" },
+                { "\"id\":\"neuron", "\"id\":null,\"x\":\"neuron" },
+                { "\"kind\":\"neuron-core-dump\"", "\"kind\":\"snapshot\"" },
+                { "\"kind\":\"neuron-core-dump\",", "" },
+                { "\"state\":\"settling\"", "\"state\":\"settled\"" },
+                { "\"state\":\"settling\"", "\"state\":null" },
+                { "\"object\":null", "\"object\":\"\"" },
+                { "\"object\":null", "\"object\":7" },
+                { "\"object\":null", "\"object\":\"a\\u001b[31m\"" },
+                { "\"object\":null", "\"object\":\"a\\u007f\"" },
+                { "\"object\":null", long_object },
         };
         Record r;
         assert_int_equal(record_parse(text, strlen(text), KEY, 7, &r), 0);
@@ -299,8 +373,8 @@ static char *record_of_many(size_t n_claims) {
                 char pid[32];
                 snprintf(pid, sizeof pid, "\"pid\":%zu", i + 1);
                 _cleanup_free_ char *other = replace(claim, "\"pid\":4242", pid);
-                strbuf_add_n(&b, other, strlen(other) - strlen("]}\n"));
-                strbuf_add(&b, i + 1 < n_claims ? "," : "]}");
+                strbuf_add_n(&b, other, strlen(other) - strlen("],\"bundles\":[]}\n"));
+                strbuf_add(&b, i + 1 < n_claims ? "," : "],\"bundles\":[]}");
         }
         record_done(&r);
         return strbuf_detach(&b);
@@ -418,6 +492,7 @@ int main(void) {
                 cmocka_unit_test(a_record_reads_back_as_it_was_written),
                 cmocka_unit_test(uncertainty_is_rounded_up_to_milliseconds),
                 cmocka_unit_test(a_hostile_record_is_refused),
+                cmocka_unit_test(of_a_nodes_bundles_each_is_listed_once_and_so_many_as_may_be),
                 cmocka_unit_test(a_record_has_at_most_as_many_claims_and_bytes_as_may_be),
                 cmocka_unit_test(shifting_a_claim_moves_what_is_known_and_does_not_overflow),
                 cmocka_unit_test(names_read_back_as_they_were_built),

@@ -10,7 +10,7 @@
 
 #define SEC INT64_C(1000000)
 #define OPENED (1780000000 * SEC)
-#define NODES_MAX 8
+#define NODES_MAX 16
 
 typedef struct Case {
         Decision d;
@@ -69,6 +69,12 @@ static Claim claim_of(const Record *node, int64_t rank) {
 
 static void add(Record *node, Claim c) {
         assert_true(claim_set_add(&node->claims, &c) >= 0);
+}
+
+static void add_bundle(Record *node, BundleState state, const char *object) {
+        assert_int_equal(node_bundles_add(&node->bundles, "snapshot-20260527T051240-0c21fa967905",
+                                          state, object),
+                         0);
 }
 
 static void add_error(Record *node, int64_t rank, int64_t code, int64_t event) {
@@ -287,9 +293,13 @@ static void records_fold_to_the_same_in_any_order_and_the_newest_revision_counts
         add(old, k);
         old->revision = 3;
         add(b, claim_of(b, 1));
+        add_bundle(old, BUNDLE_SHIPPING, NULL);
+        add_bundle(a, BUNDLE_DELIVERED, "/v/x.tar.zst");
         size_t n;
         _cleanup_free_ char *text = incident_format(fold(c), "", &n);
         assert_int_equal(count(&c->roster, RANK_PRESENT), 2);
+        assert_int_equal(c->roster.nodes[0].bundles.n, 1);
+        assert_string_equal(c->roster.nodes[0].bundles.items[0].object, "/v/x.tar.zst");
         assert_int_equal(c->roster.n_nodes, 2);
         assert_string_equal(c->roster.nodes[0].instance_id, "i-0");
         assert_int_equal(c->roster.nodes[0].revision, 10);
@@ -426,6 +436,9 @@ static void incident_json_is_as_it_is_documented(void **state) {
         k.bundle_state = CLAIM_BUNDLE_NONE;
         k.event_usec = OPENED - 3 * SEC;
         add(b, k);
+        add_bundle(a, BUNDLE_DELIVERED, "s3://b/x.tar.zst");
+        add_bundle(b, BUNDLE_READY, NULL);
+        b->bundles.n_left_out = 2;
         size_t n;
         _cleanup_free_ char *text = incident_format(fold(c), "torchrun:j1", &n);
         assert_int_equal(strlen(text), n);
@@ -452,8 +465,13 @@ static void incident_json_is_as_it_is_documented(void **state) {
                 "\"uncertainty_ms\":500},"
                 "\"suspects\":[{\"rank\":1,\"instance_id\":\"i-1\",\"pid\":1001,"
                 "\"ended\":\"2026-05-28T20:26:37.000000Z\"}],"
-                "\"nodes\":[{\"instance_id\":\"i-0\",\"revision\":10},"
-                "{\"instance_id\":\"i-1\",\"revision\":11}]}\n");
+                "\"nodes\":[{\"instance_id\":\"i-0\",\"revision\":10,\"bundles\":["
+                "{\"id\":\"snapshot-20260527T051240-0c21fa967905\",\"kind\":\"snapshot\","
+                "\"state\":\"delivered\",\"object\":\"s3://b/x.tar.zst\"}],"
+                "\"bundles_left_out\":0},"
+                "{\"instance_id\":\"i-1\",\"revision\":11,\"bundles\":["
+                "{\"id\":\"snapshot-20260527T051240-0c21fa967905\",\"kind\":\"snapshot\","
+                "\"state\":\"ready\",\"object\":null}],\"bundles_left_out\":2}]}\n");
         done(c);
         c = start(-1);
         Record *only = add_node(c, 0, 0);
@@ -467,6 +485,27 @@ static void incident_json_is_as_it_is_documented(void **state) {
         assert_non_null(strstr(bare, "\"first_failure\":null,\"suspects\":[]"));
         assert_non_null(strstr(bare, "{\"rank\":null,\"instance_id\":\"i-0\",\"pid\":999,"
                                      "\"state\":null,\"reason\":\"no_dump\""));
+        done(c);
+}
+
+static void bundles_that_would_make_it_too_large_are_left_out_of_incident_json(void **state) {
+        Case *c = start(1);
+        char object[NODE_BUNDLE_OBJECT_MAX + 1], id[BUNDLE_ID_SIZE];
+        memset(object, 'o', sizeof object - 1);
+        object[sizeof object - 1] = '\0';
+        for (unsigned i = 0; i < 16; i++) {
+                Record *r = add_node(c, i, 0);
+                for (unsigned j = 0; j < NODE_BUNDLES_MAX; j++) {
+                        snprintf(id, sizeof id, "snapshot-20260527T051240-%012x", j);
+                        assert_int_equal(
+                                node_bundles_add(&r->bundles, id, BUNDLE_DELIVERED, object), 0);
+                }
+        }
+        size_t n;
+        _cleanup_free_ char *text = incident_format(fold(c), "", &n);
+        assert_true(n > (size_t)3 << 20 && n < (size_t)4 << 20);
+        assert_true(incident_has_record(text, n, "i-9", 19));
+        assert_non_null(strstr(text, "\"bundles\":[],\"bundles_left_out\":256}]}\n"));
         done(c);
 }
 
@@ -511,6 +550,8 @@ int main(void) {
                 cmocka_unit_test(at_the_same_time_the_lowest_rank_is_the_first_and_none_comes_last),
                 cmocka_unit_test(who_ended_earlier_without_a_dump_is_suspect),
                 cmocka_unit_test(incident_json_is_as_it_is_documented),
+                cmocka_unit_test(
+                        bundles_that_would_make_it_too_large_are_left_out_of_incident_json),
                 cmocka_unit_test(whether_a_record_is_in_incident_json_is_told_by_node_and_revision),
         };
         return cmocka_run_group_tests_name("roster", tests, NULL, NULL);
