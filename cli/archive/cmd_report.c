@@ -1,4 +1,5 @@
-/* neuron-collect report: prints who took part in a failure, who is missing, and who failed first.
+/* neuron-collect report: prints who took part in a failure, who is missing, who failed first, and
+ * where each node's bundles are.
  *
  * It reads the records that nodes have written at a destination, and folds them into the document
  * of incident.json, as an agent does (agent/peers). All that is printed comes from that document,
@@ -455,13 +456,36 @@ static void add_findings(StrBuf *b, const json_t *d) {
                 add_process(b, "suspect:", v, "ended", ", ended without a dump");
 }
 
+/* Adds a line for each bundle of each node; its id stands for an object that there is not. */
+static void add_evidence(StrBuf *b, const json_t *d) {
+        const json_t *node, *bundle;
+        size_t i, k;
+        json_array_foreach(json_object_get(d, "nodes"), i, node) {
+                const char *instance = cli_text(node, "instance_id");
+                json_array_foreach(json_object_get(node, "bundles"), k, bundle) {
+                        const char *object = cli_text(bundle, "object");
+                        if (b->n == 0)
+                                add_line(b, "EVIDENCE");
+                        add_line(b, "%-20s %-17s %-12s %s", instance, cli_text(bundle, "kind"),
+                                 cli_text(bundle, "state"),
+                                 *object ? object : cli_text(bundle, "id"));
+                }
+                if (cli_number(node, "bundles_left_out"))
+                        add_line(b, "%-20s and %llu more", instance,
+                                 cli_number(node, "bundles_left_out"));
+        }
+}
+
 static void print_document(const Cli *cli, const json_t *d) {
-        _cleanup_(strbuf_done) StrBuf facts = STRBUF_INIT, findings = STRBUF_INIT;
+        _cleanup_(strbuf_done) StrBuf facts = STRBUF_INIT, findings = STRBUF_INIT,
+                                      evidence = STRBUF_INIT;
         add_facts(&facts, d);
         add_findings(&findings, d);
+        add_evidence(&evidence, d);
         printf("%s\n", facts.text ? facts.text : ""); /* each line is escaped already */
         print_table(cli, json_object_get(d, "ranks"));
         printf("%s%s", findings.n > 0 ? "\n" : "", findings.text ? findings.text : "");
+        printf("%s%s", evidence.n > 0 ? "\n" : "", evidence.text ? evidence.text : "");
 }
 
 /* ---- a page ---- */
@@ -498,7 +522,7 @@ static void add_html_table(StrBuf *b, const json_t *rows) {
 
 /* @return whether it was written; what failed is reported */
 static bool write_page(const FailureReport *r, const json_t *d) {
-        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, lines = STRBUF_INIT;
+        _cleanup_(strbuf_done) StrBuf b = STRBUF_INIT, lines = STRBUF_INIT, evidence = STRBUF_INIT;
         strbuf_add(&b, "<!DOCTYPE html>\n<html lang=\"en\"><meta charset=\"utf-8\">\n<meta "
                        "http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
                        "style-src 'unsafe-inline'\">\n<title>");
@@ -513,6 +537,10 @@ static bool write_page(const FailureReport *r, const json_t *d) {
         add_html(&b, lines.text ? lines.text : "");
         strbuf_add(&b, "</pre>\n");
         add_html_table(&b, json_object_get(d, "ranks"));
+        add_evidence(&evidence, d);
+        strbuf_add(&b, "<pre>\n");
+        add_html(&b, evidence.text ? evidence.text : "");
+        strbuf_add(&b, "</pre>\n");
         int e = strbuf_error(&b);
         FILE *f = e < 0 ? NULL : fopen(r->html, "we");
         if (e == 0 && (!f || fputs(b.text, f) < 0))

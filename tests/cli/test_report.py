@@ -255,8 +255,9 @@ def of_several_keys_there_is_a_line_each():
 def a_page_is_self_contained_and_escapes_everything():
     bad = "<script>alert('1')</script> & \"x\""
     files = {incidents.decision_name(): incidents.decision(job=bad),
-             incidents.record_name("i-0a"): incidents.record("i-0a", [
-                 incidents.claim(0, error_location=bad)])}
+             incidents.record_name("i-0a"): incidents.record(
+                 "i-0a", [incidents.claim(0, error_location=bad)],
+                 bundles=[incidents.bundle(incidents.claim(0), bad, "i-0a")])}
     with Volume(files) as v:
         result = v.run("report", "out", "--html", "page.html")
         assert result.returncode == 1 and not result.stdout + result.stderr, result
@@ -264,6 +265,7 @@ def a_page_is_self_contained_and_escapes_everything():
             page = f.read()
         assert "<script" not in page and "http://" not in page and "src=" not in page, page
         assert "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;x&quot;" in page, page
+        assert page.count("&lt;script&gt;") == 3 and "EVIDENCE" in page, page
         assert page.count("<tr") == 9 and "unreachable" in page, page
         result = v.run("report", "out", "--html", "no/such/page.html")
         assert result.returncode == 3 and "no/such/page.html" in result.stderr, result
@@ -304,7 +306,9 @@ def where_the_records_are_gone_the_published_document_is_shown():
         published = v.document("out")
     directory = f"x/{incidents.NAME}"
     hostile = dict(published, job="\x1b[31m\x9b\u202e", ranks=[7, None, [], {"rank": "\x1b[0m\n"}],
-                   first_failure=[], suspects={"a": 1}, nodes=None, decided_at=5)
+                   first_failure=[], suspects={"a": 1}, decided_at=5, nodes=[
+                       7, {"instance_id": "\x9b", "bundles": 7, "bundles_left_out": "x"},
+                       {"bundles": [None, {"object": "\x1b[0m\n\u202e"}], "bundles_left_out": 1}])
     with Volume({f"{directory}/incident.json": incidents.dump(published)}) as v:
         result = v.run("--json", "report", f"out/{directory}")
         assert result.returncode == 1 and json.loads(result.stdout) == published, result
