@@ -3,7 +3,7 @@
  *     list      which failures the key has there, and the store's clock    ACTION_LIST
  *     read      a decision                                                ACTION_READ
  *     create    a decision, unless there is one: the store decides        ACTION_CREATE
- *     record    this node's claims, for the nodes that read them          ACTION_RECORD
+ *     record    this node's claims and bundles, for who reads them        ACTION_RECORD
  *     publish   incident.json, folded from the records of all nodes       ACTION_PUBLISH
  *
  * A task is one or more calls of objects.h, one task at a time; its result goes to the agreement,
@@ -67,8 +67,8 @@ struct Arbiter {
         char *document;                                    /* what is being written */
         size_t n_document;
         char *source;
-        char *path;         /* of incident.json */
-        uint64_t n_records; /* that were written: each has a higher revision */
+        char *path;             /* of incident.json */
+        uint64_t record_number; /* of the last record: its share of the revision */
         bool has_clock;
         size_t n_foreign;     /* foreign files in the last listing */
         unsigned n_uncertain; /* answers that took longer than UNCERTAINTY_MAX_USEC */
@@ -356,7 +356,7 @@ static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec)
                 agreement_claims(a->options.agreement, a->options.key, a->action.n);
         int64_t newest = INT64_MIN, newest_failed = INT64_MIN;
         *ret = (Record){ .n = a->action.n,
-                         .revision = a->n_records,
+                         .revision = a->record_number,
                          .uncertainty_usec = a->uncertainty_usec };
         (void)strncpy(ret->key, a->options.key, sizeof ret->key - 1);
         (void)strncpy(ret->instance_id, a->options.instance_id, sizeof ret->instance_id - 1);
@@ -381,12 +381,16 @@ static void start_record(Arbiter *a) {
         _cleanup_(record_done) Record record = { 0 };
         char name[RECORD_NAME_SIZE];
         int64_t newest;
-        a->n_records++;
+        /* Counted from the time, it rises after a restart too. */
+        a->record_number = MAX(a->record_number + 1,
+                               a->options.clock->realtime_usec(a->options.clock) / USEC_PER_SEC);
         int r = build_record(a, &record, &newest);
         if (r == -ENODATA) {
                 finish(a, STORE_OUTCOME_OK);
                 return;
         }
+        if (r == 0 && a->options.add_bundles)
+                a->options.add_bundles(&a->action.decision, &record.bundles, a->options.userdata);
         record_object_name(a->options.key, a->action.n, newest, a->options.instance_id, name);
         a->document = r == 0 ? record_format(&record, &a->n_document) : NULL;
         request(a, OBJECT_PUT, name, handle_written);

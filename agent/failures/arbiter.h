@@ -5,6 +5,7 @@
 
 #include "agent/delivery/objects.h"
 #include "agent/peers/agreement.h"
+#include "agent/peers/node_bundles.h"
 
 typedef struct Arbiter Arbiter;
 
@@ -15,6 +16,8 @@ typedef struct ArbiterOptions { /* borrowed; source and destination are copied *
         const char *job_key;       /* may become known later */
         const char *kind, *source; /* for the prefix of incident.json */
         const char *destination;
+        /* Adds the bundles that this node has of a failure, for its record. NULL: it has none. */
+        void (*add_bundles)(const Decision *failure, NodeBundles *ret, void *userdata);
         /* A task has ended; actions may be due. */
         void (*on_done)(Arbiter *a, void *userdata);
         void *userdata;

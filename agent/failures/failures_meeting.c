@@ -46,6 +46,7 @@ void failures_set_arbiter(Failures *f, FailureKey *k) {
                                                    .destination = destination,
                                                    .kind = source_kind_name((SourceKind)c->kind),
                                                    .source = c->name,
+                                                   .add_bundles = failures_add_bundles,
                                                    .on_done = on_arbiter_done,
                                                    .userdata = f });
         if (r >= 0 && k->arbiter)

@@ -6,6 +6,7 @@
  *        |       +--> failures_reports.c   notes, ranks and bundles become claims
  *        |               +--> failures_claims.c    a claim changes, is stored, is restored
  *        |                       +--> failures_meeting.c   arbiter and rendezvous of a key
+ *        |                               +--> failures_bundles.c   bundles for the node's record
  *        +--> failure_table.c, failure_pointers.c, which know nothing of Failures
  */
 #pragma once
@@ -93,6 +94,13 @@ bool failures_place_claims(Failures *f);
 int failures_prune(Failures *f);
 /** Reads the claims of the runs before. What cannot be read is asked for again. */
 void failures_restore(Failures *f);
+
+/* ---- failures_bundles.c ---- */
+
+/** Adds the bundles that this node has of a failure. @param userdata  the Failures */
+void failures_add_bundles(const Decision *failure, NodeBundles *ret, void *userdata);
+/** A bundle has ended: the node's record of its failure, if it has one, is written again. */
+void failures_record_bundle(Failures *f, const BundleRecord *rec);
 
 /* ---- failures_meeting.c ---- */
 

@@ -346,6 +346,7 @@ void failures_on_final(Failures *f, const Bundle *b) {
         FailureUnit *u = has_failure(rec)
                                  ? failure_table_find_unit(&f->table, rec->source, rec->path)
                                  : NULL;
+        failures_record_bundle(f, rec);
         if (!u || (u->bundle[0] && strcmp(u->bundle, rec->id) != 0))
                 return;
         const FailureProcess *p = u->first;

@@ -102,6 +102,17 @@ int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local
         return 0;
 }
 
+void agreement_on_bundle(Agreement *a, const char *key, const char *cluster_id,
+                         const char *date_time, int64_t now) {
+        const AgreementKey *k = agreement_find_key(a, key);
+        for (size_t i = 0; k && i < k->n_failures; i++) {
+                AgreedFailure *f = k->failures[i];
+                if (strcmp(f->d.cluster_id, cluster_id) == 0 &&
+                    strcmp(f->d.date_time, date_time) == 0)
+                        agreement_record_soon(a, f, now);
+        }
+}
+
 int agreement_restore(Agreement *a, const Decision *d, const Claim *c, int64_t now) {
         Claim own = *c;
         AgreementKey *k;

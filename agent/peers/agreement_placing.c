@@ -60,15 +60,19 @@ void agreement_send_soon(AgreementKey *k, int64_t now) {
         k->send_usec = MAX(now, k->sent_usec + AGREEMENT_RESEND_USEC);
 }
 
+void agreement_record_soon(Agreement *a, AgreedFailure *f, int64_t now) {
+        if (f->changes++ == f->n_recorded)
+                f->record_usec =
+                        MAX(f->record_usec, now + agreement_jitter(a, 0, AGREEMENT_RECORD_WAIT));
+}
+
 bool agreement_add_to_failure(Agreement *a, AgreementKey *k, AgreedFailure *f, const Claim *c,
                               int64_t now) {
         if (claim_set_add(&f->claims, c) <= 0)
                 return false; /* unchanged; or out of memory, then the next change tries again */
         f->changed_usec = now;
         if (agreement_is_own_claim(a, c)) {
-                if (f->changes++ == f->n_recorded)
-                        f->record_usec = MAX(f->record_usec,
-                                             now + agreement_jitter(a, 0, AGREEMENT_RECORD_WAIT));
+                agreement_record_soon(a, f, now);
                 if (k->role == ROLE_LEAF && !agreement_is_heard(a, k))
                         agreement_send_soon(k, now);
         }

@@ -35,7 +35,7 @@ typedef struct AgreedFailure {
         ClaimSet claims;
         int64_t newest_usec; /* of its failed claims and of its records; INT64_MIN: none is known */
         int64_t changed_usec;
-        uint64_t changes, n_recorded; /* of this node's claims; how many of them are recorded */
+        uint64_t changes, n_recorded; /* of this node's record; how many of them are written */
         int64_t record_usec, record_gap_usec; /* the next record is not before; the gap after it */
         int64_t publish_usec;                 /* AGREEMENT_NEVER: nothing to publish */
         bool has_news; /* at the centre: its leaves have not heard of it, or have sent again */
@@ -165,6 +165,8 @@ uint64_t agreement_sum_revisions(const AgreementKey *k, const char *instance_id)
 bool agreement_is_heard(const Agreement *a, const AgreementKey *k);
 /** Lets a leaf send its claims, from the beginning. */
 void agreement_send_soon(AgreementKey *k, int64_t now);
+/** What this node records of a failure has changed. */
+void agreement_record_soon(Agreement *a, AgreedFailure *f, int64_t now);
 /** @return whether the window of the failure has moved, so that other claims may belong to it now
  */
 bool agreement_add_to_failure(Agreement *a, AgreementKey *k, AgreedFailure *f, const Claim *c,

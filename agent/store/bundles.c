@@ -348,6 +348,7 @@ static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
                           " WHERE x.supplement_of = bundles.id AND x.supplement_of <> ''"
                           " AND x.changed_usec >= ?6)))"
                 : f->subject     ? "subject = ?5 AND subject <> ''"
+                : f->base        ? "supplement_of = ?5 AND supplement_of <> ''"
                 : f->failure_key ? "failure_key = ?5 AND failure_key <> '' AND failure_n = ?6"
                 : f->no_copy_at  ? "state = ?1 AND " LACKS_COPY("?5")
                 : f->lacks       ? "state = ?1 AND " LACKS("?5")
@@ -356,7 +357,7 @@ static int prepare_list(Store *s, const StoreFilter *f, sqlite3_stmt **ret) {
                 : f->active_only ? "state IN ('settling', 'ready', 'shipping')"
                                  : "1";
         char where[1024];
-        bool has_more_states = (f->subject || f->failure_key) && f->state >= 0;
+        bool has_more_states = (f->subject || f->base || f->failure_key) && f->state >= 0;
         (void)snprintf(where, sizeof where, "%s%s%s", which, f->source ? " AND source = ?2" : "",
                        has_more_states ? " AND state = ?1" : "");
         return store_errno(s, store_statements_prepare_list(s, where, ret));
@@ -372,6 +373,7 @@ static int read_page(Store *s, sqlite3_stmt *statement, const StoreFilter *f,
         bind_number(&b, after->first_seen_usec);
         bind_text(&b, after->id);
         bind_text(&b, f->subject       ? f->subject
+                      : f->base        ? f->base
                       : f->failure_key ? f->failure_key
                       : f->no_copy_at  ? f->no_copy_at
                                        : f->lacks);

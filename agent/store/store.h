@@ -90,6 +90,7 @@ typedef struct StoreFilter {
         bool held_only;          /* with state delivered or evicted: whose links are still held */
         const char *source;      /* NULL = all */
         const char *subject;     /* those that are about this bundle, alone; NULL */
+        const char *base;        /* the supplements of this bundle, alone; NULL */
         const char *failure_key; /* those of this failure, alone; NULL */
         uint32_t failure_n;
         const char *lacks; /* with state delivered and source: without a delivery to this one */

@@ -8,6 +8,7 @@ What is taken from other parts of the agent, and is to be changed here when it c
   part of the destination, members of docs/BUNDLE.md (places.py reads them);
 - incident.json and the answer of `neuron-collect --json report`: `ranks` `first_failure`
   `suspects` of neuron-collectd/incident/1; the report's exit is 1 when a rank is missing;
+- `nodes[].bundles[]` of both, with `id`, `kind`, `state`, `object`, and the report's EVIDENCE;
 - `<place>/<instance id>/<bundle id>.see.json`, in which the other place's name stands somewhere;
 - the status: `agreement.failures[]` with `key`, `n`, `cluster_id`, `agreed`, and
   `agreement.bus.connected`;
@@ -383,6 +384,82 @@ def a_killed_a_hung_and_an_unreachable_rank_have_their_reasons_by_the_store_alon
 @test
 def a_killed_a_hung_and_an_unreachable_rank_have_their_reasons_with_the_bus():
     missing_ranks_have_their_reasons(bus=True)
+
+
+# --- what each node has of a failure ---
+
+def named(document):
+    """{(instance id, bundle id): its object} of a report or an incident.json"""
+    return {(node["instance_id"], b["id"]): b["object"]
+            for node in document["nodes"] for b in node["bundles"]}
+
+
+def lying(view, root):
+    """{(instance id, bundle id): its object} of all that is at a volume"""
+    return {(m["node"]["instance_id"], m["bundle"]["id"]): os.path.join(
+        root, place, m["node"]["instance_id"], m["bundle"]["id"] + ".tar.zst")
+            for place, m in view.all_manifests}
+
+
+@test
+def whoever_has_only_the_destination_finds_each_object_of_a_failure():
+    with nodes(3) as net:
+        share = SharedVolume(net)
+        start(net)
+        jobs = [launch(net, "common", indices=[0, 1], world_size=4),
+                launch(net, "single", indices=[2], root=f"{net.nodes[2].address}:1",
+                       world_size=2)]
+        for ranks in jobs:
+            fail(ranks)
+        for a in net.agents:
+            wait_bundles(a, 2)
+        last = {}
+
+        def found():
+            documents = last["documents"] = [
+                report(net[0], share, f".incidents/{key_of(ranks)}") for ranks in jobs]
+            there = last["there"] = lying(share.look(), share.path)
+            if None in documents:
+                return None
+            snapshots = {node for node, bundle in there if bundle.startswith("snapshot-")}
+            return len(snapshots) == 3 and [
+                b["state"] for d in documents for n in d["nodes"] for b in n["bundles"]
+                ].count("delivered") == len(there) and documents
+        try:
+            documents = wait_for("dumps and snapshots are delivered, and named", found, 120)
+        except (AssertionError, KeyError):
+            notes.append(repr(last))
+            raise
+        for ranks, document in zip(jobs, documents):
+            objects = named(document)
+            instances = {ranks[rank].agent.config["node"]["instance_id"] for rank in ranks}
+            assert objects == {where: path for where, path in last["there"].items()
+                               if where[0] in instances}, (objects, last["there"])
+            text = net[0].cli("report", share.url(f".incidents/{key_of(ranks)}")).stdout
+            evidence = text.partition("EVIDENCE")[2]
+            for path in objects.values():
+                assert path in evidence, text
+                result = net[0].cli("verify", path)
+                assert result.returncode == 0, (result.stdout, result.stderr)
+            bundle = next(b for node in document["nodes"] for b in node["bundles"]
+                          if b["id"].startswith("snapshot-"))
+            assert bundle["kind"] == "snapshot", bundle
+        # incident.json is written at times of its own
+        key = key_of(jobs[0])
+        place = share.look().place(key)
+        dumps = {b: o for b, o in named(documents[0]).items() if "-core-dump-" in b[1]}
+        wait_for("incident.json names the dumps", lambda: dumps.items() <= named(
+            share.look().incidents.get(place, {"nodes": []})).items(), 60)
+        # after a restart nothing is forgotten
+        net[0].stop()
+        net[0].start()
+        wait_for("the record is written again", lambda: max(
+            r["revision"] for r in share.look().records[key, 1][
+                net[0].config["node"]["instance_id"]]) > next(
+                    n["revision"] for n in documents[0]["nodes"]
+                    if n["instance_id"] == net[0].config["node"]["instance_id"]), 60)
+        assert named(report(net[0], share, f".incidents/{key}")) == named(documents[0])
+        stop(net)
 
 
 # --- without an arbiter ---

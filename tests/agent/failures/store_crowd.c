@@ -20,7 +20,8 @@
 #define START (INT64_C(1779859959) * SEC) /* of the store's clock */
 #define LATENCY_MIN (2 * MSEC)            /* of a request, and of its answer */
 #define LATENCY_MAX (30 * MSEC)
-#define REQUESTS_MAX 8  /* without those of the first CREATE in the life of a node */
+/* One of them for the snapshot; without those of the first CREATE in the life of a node. */
+#define REQUESTS_MAX 9
 #define PUBLISHER_MAX 4 /* for each node */
 #define PAGE 1000       /* names of a listing that one request to a bucket returns */
 
@@ -37,7 +38,9 @@ typedef struct Node {
         char id[INSTANCE_ID_SIZE];
         Rank ranks[RANKS_MAX];
         ListLink calls;
-        bool has_probed, has_published, is_dead;
+        int64_t snapshot_usec; /* when its snapshot is delivered, drawn with the decision; 0: not
+                                  yet */
+        bool has_snapshot, has_probed, has_published, is_dead;
         unsigned n_calls, n_http;
 } Node;
 
@@ -265,6 +268,30 @@ static ObjectCall *next_call(const Node *node) {
         return next;
 }
 
+static const Decision *decision_of(const Node *node) {
+        return agreement_find(node->agreement, KEY, &node->ranks[0].claim);
+}
+
+/* Snapshots come when the ranks have been inspected again after their exit. */
+static void advance_snapshot(Node *node) {
+        const Decision *d = decision_of(node);
+        if (d && node->snapshot_usec == 0)
+                node->snapshot_usec = now + between(30 * SEC, 90 * SEC);
+        if (node->snapshot_usec == 0 || node->snapshot_usec > now || node->has_snapshot)
+                return;
+        node->has_snapshot = true;
+        agreement_on_bundle(node->agreement, KEY, d->cluster_id, d->date_time,
+                            now + node->boot_usec);
+}
+
+static void add_bundles(const Decision *failure, NodeBundles *ret, void *userdata) {
+        const Node *node = userdata;
+        (void)failure;
+        if (node->has_snapshot && node_bundles_add(ret, "snapshot-20260527T051259-0c21fa967905",
+                                                   BUNDLE_DELIVERED, "s3://bucket/x") < 0)
+                abort();
+}
+
 static void drive(Node *node) {
         Action action;
         ObjectCall *c = next_call(node);
@@ -274,6 +301,7 @@ static void drive(Node *node) {
                 return;
         for (int i = 0; i < n_ranks; i++)
                 advance_rank(node, &node->ranks[i]);
+        advance_snapshot(node);
         while (agreement_next_action(node->agreement, now + node->boot_usec, &action) !=
                ACTION_NONE)
                 arbiter_execute(node->arbiter, (Scheduler *)node, &action);
@@ -294,6 +322,8 @@ static int64_t due_usec(const Node *node) {
                 t = MIN(t, node->ranks[i].fails_usec);
                 t = MIN(t, node->ranks[i].delivered_usec);
         }
+        if (node->snapshot_usec != 0 && !node->has_snapshot)
+                t = MIN(t, node->snapshot_usec);
         const ObjectCall *c = next_call(node);
         return c ? MIN(t, c->due_usec) : t;
 }
@@ -337,7 +367,9 @@ static void start_node(int number) {
                                                            .destination = "archive",
                                                            .kind = "core-dump",
                                                            .source = "dumps",
-                                                           .on_done = on_done }) < 0)
+                                                           .add_bundles = add_bundles,
+                                                           .on_done = on_done,
+                                                           .userdata = node }) < 0)
                 abort();
         (void)agreement_set_arbiter(node->agreement, KEY, true);
         for (int i = 0; i < n_ranks; i++) {
@@ -362,10 +394,11 @@ static int count(const char *text, const char *word) {
         return n;
 }
 
-static int n_present(void) {
+/* @return how often incident.json has this word */
+static int count_published(const char *word) {
         for (size_t i = 0; i < n_objects; i++)
                 if (strstr(objects[i].name, "incident.json"))
-                        return count(objects[i].data, "\"present\"");
+                        return count(objects[i].data, word);
         return 0;
 }
 
@@ -384,9 +417,7 @@ static void report(void) {
                         calls[n] = node->n_calls;
                         http[n++] = node->n_http;
                 }
-                require(node->is_dead ||
-                                agreement_find(node->agreement, KEY, &node->ranks[0].claim),
-                        "a node has no decision");
+                require(node->is_dead || decision_of(node), "a node has no decision");
         }
         if (n == 0)
                 calls[n] = http[n] = 0, n = 1;
@@ -397,7 +428,10 @@ static void report(void) {
                scene->name, calls[n / 2], calls[n - 1], http[n / 2], http[n - 1], n_publishers,
                n_published, most, (double)most / n_nodes, (unsigned long long)total);
         require(n_created == 1, "there is not one decision");
-        require(n_present() == (n_nodes - n_dead) * n_ranks, "incident.json is not complete");
+        require(count_published("\"present\"") == (n_nodes - n_dead) * n_ranks,
+                "incident.json is not complete");
+        require(count_published("\"snapshot\"") == n_nodes - n_dead,
+                "incident.json has not all snapshots");
         require(calls[n - 1] <= REQUESTS_MAX, "a node asks too often");
         require(most <= (unsigned)(PUBLISHER_MAX * n_nodes), "a publisher asks too often");
 }

@@ -1306,6 +1306,130 @@ static void a_unit_without_a_note_belongs_to_the_only_job_of_its_user(void **sta
         }
 }
 
+/* ---- where the bundles are ---- */
+
+/* @return this node's record of the first failure of a key (record_done) */
+static Record own_record(const char *text) {
+        Record r = { 0 };
+        char prefix[RECORD_NAME_SIZE];
+        (void)snprintf(prefix, sizeof prefix, ".incidents/%s/1/", key_of(text));
+        for (size_t i = 0; i < bucket.n; i++) {
+                const char *name = bucket.items[i].name, *data = bucket.items[i].data;
+                Record read = { 0 };
+                if (strncmp(name, prefix, strlen(prefix)) != 0 || !strstr(name, "-i-1.json"))
+                        continue;
+                assert_int_equal(record_parse(data, strlen(data), key_of(text), 1, &read), 0);
+                record_done(read.revision >= r.revision ? &r : &read);
+                r = read.n ? read : r;
+        }
+        assert_int_equal(r.n, 1);
+        return r;
+}
+
+static void assert_bundle(const Record *r, const char *id, BundleState state, bool has_object) {
+        for (size_t i = 0; i < r->bundles.n; i++) {
+                const NodeBundle *b = &r->bundles.items[i];
+                if (strcmp(b->id, id) != 0)
+                        continue;
+                _cleanup_free_ char *object = strbuf_format("/v/\\xff-%s.tar", id);
+                assert_int_equal(b->state, state);
+                if (has_object)
+                        assert_string_equal(b->object, object);
+                else
+                        assert_null(b->object);
+                return;
+        }
+        fail_msg("the record lacks %s", id);
+}
+
+static void a_record_names_the_object_of_each_bundle_of_its_failure(void **state) {
+        Fixture *f = *state;
+        decide_elsewhere(f, RUNTIME_ID);
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        pass(f, 8 * SEC);
+        Bundle *own = add_own(f, 1, dump->rec.id, 0), *other = add_own(f, 2, "", 0);
+        assert_true(is_named(f, dump) && is_named(f, own) && is_named(f, other));
+        deliver(f, dump);
+        Bundle *late = add_supplement(f, 1);
+        assert_true(is_named(f, late));
+        bundle_save(f->table, own);
+        bundle_save(f->table, late);
+        pass(f, 40 * SEC);
+        _cleanup_(record_done) Record before = own_record(RUNTIME_ID);
+        assert_int_equal(before.bundles.n, 3);
+        assert_bundle(&before, BUNDLE "1", BUNDLE_DELIVERED, true);
+        assert_bundle(&before, BUNDLE "1-s1", BUNDLE_READY, false);
+        assert_bundle(&before, "snapshot-20260527T051233-000000000001", BUNDLE_READY, false);
+        deliver(f, own);
+        assert_int_equal(bundle_set_state(f->table, late, BUNDLE_CANCELLED, NULL), 0);
+        deliver(f, other);
+        pass(f, 40 * SEC);
+        _cleanup_(record_done) Record after = own_record(RUNTIME_ID);
+        assert_int_equal(after.bundles.n, 3);
+        assert_bundle(&after, BUNDLE "1-s1", BUNDLE_CANCELLED, false);
+        assert_bundle(&after, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
+        assert_true(after.revision > before.revision);
+        unsigned n = bucket.n_calls[OBJECT_PUT];
+        pass(f, 300 * SEC); /* incident.json at most: the record has not changed */
+        _cleanup_(record_done) Record last = own_record(RUNTIME_ID);
+        assert_true(last.revision == after.revision && bucket.n_calls[OBJECT_PUT] <= n + 1);
+}
+
+static void what_went_alone_is_named_when_its_failure_is_known(void **state) {
+        Fixture *f = *state;
+        bucket.is_silent = true;
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        assert_false(is_named(f, dump));
+        pass(f, 20 * SEC);
+        assert_true(is_named(f, dump));
+        Bundle *own = add_own(f, 1, dump->rec.id, 0);
+        assert_true(is_named(f, own));
+        deliver(f, dump);
+        Bundle *late = add_supplement(f, 1);
+        assert_true(is_named(f, late));
+        assert_string_equal(late->rec.name.key, "");
+        deliver(f, late);
+        decide_elsewhere(f, RUNTIME_ID);
+        bucket.is_silent = false;
+        pass(f, 60 * SEC);
+        _cleanup_(record_done) Record before = own_record(RUNTIME_ID);
+        assert_int_equal(before.bundles.n, 3);
+        assert_bundle(&before, BUNDLE "1", BUNDLE_DELIVERED, true);
+        assert_bundle(&before, BUNDLE "1-s1", BUNDLE_DELIVERED, true);
+        restart(f);
+        own = bundle_table_find(f->table, "snapshot-20260527T051233-000000000001");
+        own->rec.name = (FailureName){ .agreed = "alone" };
+        deliver(f, own);
+        pass(f, 60 * SEC);
+        _cleanup_(record_done) Record after = own_record(RUNTIME_ID);
+        assert_int_equal(after.bundles.n, 3);
+        assert_bundle(&after, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
+}
+
+static void what_was_named_before_its_failure_had_a_number_is_in_that_record(void **state) {
+        Fixture *f = *state;
+        bucket.is_silent = true;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = ZEROS,
+                               .date_time = OTHER_TIME,
+                               .world_size = 1,
+                               .pid = 100,
+                               .path = "/dumps/1" });
+        Bundle *dump = find_bundle(f, 1, ZEROS), *own = add_own(f, 1, "", 100);
+        assert_true(is_named(f, dump) && is_named(f, own));
+        assert_int_equal(own->rec.name.n, 0);
+        assert_string_equal(own->rec.name.key, key_of(JOB));
+        deliver(f, dump);
+        bucket.is_silent = false;
+        pass(f, 40 * SEC);
+        deliver(f, own);
+        pass(f, 40 * SEC);
+        _cleanup_(record_done) Record r = own_record(JOB);
+        assert_int_equal(r.bundles.n, 2);
+        assert_bundle(&r, BUNDLE "1", BUNDLE_DELIVERED, true);
+        assert_bundle(&r, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
+}
+
 /* ---- pointers ---- */
 
 #define OWN_POINTER DATE_TIME "-" RUNTIME_ID "/i-1/" BUNDLE "1.see.json"
@@ -1703,6 +1827,9 @@ int main(void) {
                 TEST(where_prefixes_differ_by_node_there_is_no_incident_json),
                 TEST(a_job_that_failed_elsewhere_is_reported_once_where_ranks_live),
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),
+                TEST(a_record_names_the_object_of_each_bundle_of_its_failure),
+                TEST(what_went_alone_is_named_when_its_failure_is_known),
+                TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
                 TEST(a_pointer_lies_at_the_bundles_own_place),
                 TEST(after_a_late_decision_one_lies_at_the_agreed_place),
                 TEST(where_both_places_are_one_there_is_none),

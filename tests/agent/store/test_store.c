@@ -350,6 +350,11 @@ static void bundles_of_a_failure_and_those_about_another_are_listed(void **state
         assert_listed(s, (StoreFilter){ .state = -1, .subject = "dump" }, "snapshot ");
         assert_listed(s, (StoreFilter){ .state = BUNDLE_READY, .subject = "dump" }, "");
         assert_listed(s, (StoreFilter){ .state = -1, .subject = "" }, "");
+        add_ended(s, "core-s1", "core", BUNDLE_DELIVERED, 1);
+        add_ended(s, "core-s2", "core", BUNDLE_CANCELLED, 1);
+        assert_listed(s, (StoreFilter){ .state = -1, .base = "core" }, "core-s1 core-s2 ");
+        assert_listed(s, (StoreFilter){ .state = BUNDLE_CANCELLED, .base = "core" }, "core-s2 ");
+        assert_listed(s, (StoreFilter){ .state = -1, .base = "" }, "");
         assert_listed(
                 s, (StoreFilter){ .state = -1, .failure_key = "00112233445566aa", .failure_n = 1 },
                 "dump snapshot ");
