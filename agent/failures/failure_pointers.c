@@ -1,12 +1,9 @@
-/* Writes and reads pointers. A bundle is searched for at two places: that of its own cluster id and
- * date-time, which are in the name of its source, and that of its failure. It is delivered to one:
- *
- *     delivered under the failure's name       a pointer at the bundle's own place
- *     delivered before the failure had one     a pointer at the failure's place, once it is known
- *
- * When the state database is lost, an agent finds a source again that was delivered before, under a
- * name that it would not get now. The pointer at the source's own place tells it that name
- * (failures_names.c).
+/* Writes and reads pointers. When the state database is lost, an agent finds a dump again that was
+ * delivered before, under its failure's name. It would not get that name now: the job is known from
+ * processes and notes, which are gone, and the node's record, which names the object, lies below
+ * the job's key. What the agent does know is the dump's own cluster id and date-time, which are in
+ * the name of its source. The pointer at the place that these give has the failure's name
+ * (failures_names.c reads it).
  *
  * A pointer that is not written when the agent ends is never written. */
 #include "agent/failures/failure_pointers.h"
@@ -30,11 +27,7 @@ typedef struct FailurePointer {
         ListLink link;
         FailurePointers *parent;
         BundleRecord rec; /* a copy */
-        char key[CLAIM_KEY_SIZE];
-        Claim claim;      /* its failure has the name, while is_known is false */
-        FailureName name; /* of the pointer's place; all "" = the bundle's own */
-        bool is_known;
-        size_t next; /* the delivery at whose destination it is written */
+        size_t next;      /* the delivery at whose destination it is written */
         ObjectCall *call;
         char *text;
         int64_t due_usec;
@@ -53,10 +46,8 @@ static int64_t now_usec(const FailurePointers *p) {
         return (int64_t)p->clock->boottime_usec(p->clock);
 }
 
-void failure_pointers_add(FailurePointers *p, const BundleRecord *rec, const char *key,
-                          const Claim *claim) {
-        bool is_named = rec->name.cluster_id[0] != '\0';
-        if (is_named ? !rec->date_time[0] : !claim)
+void failure_pointers_add(FailurePointers *p, const BundleRecord *rec) {
+        if (!rec->name.cluster_id[0] || !rec->date_time[0])
                 return; /* nobody searches for it elsewhere */
         FailurePointer *x = calloc(1, sizeof *x);
         if (!x || bundle_record_copy(&x->rec, rec) < 0) {
@@ -65,10 +56,6 @@ void failure_pointers_add(FailurePointers *p, const BundleRecord *rec, const cha
                 return;
         }
         x->parent = p;
-        x->is_known = is_named;
-        (void)snprintf(x->key, sizeof x->key, "%s", key);
-        if (claim)
-                x->claim = *claim;
         list_append(&p->all, &x->link);
         if (++p->n > POINTERS_MAX)
                 free_pointer(CONTAINER_OF(p->all.next, FailurePointer, link));
@@ -109,7 +96,7 @@ char *failure_pointers_object_name(Scheduler *s, const char *destination, const 
 /* @return the object's name of a pointer; NULL: the bundle is at that place itself, or no memory */
 static char *pointer_other_name(const FailurePointer *x, Scheduler *s, const char *destination) {
         BundleRecord there = x->rec; /* borrowed */
-        there.name = x->name;
+        there.name = (FailureName){ 0 };
         there.s3_prefix = NULL;
         _cleanup_free_ char *from = failure_pointers_object_name(s, destination, &x->rec);
         _cleanup_free_ char *to = failure_pointers_object_name(s, destination, &there);
@@ -139,18 +126,6 @@ static void write_next_pointer(FailurePointer *x, Scheduler *s, int64_t now) {
                 x->due_usec = now + POINTER_RETRY_USEC;
 }
 
-/* Finds the place of a bundle that was delivered without a name. @return false: its failure has no
- * name, and will not get one */
-static bool find_pointer_place(FailurePointer *x, const Agreement *agreement) {
-        const Decision *d = agreement_find(agreement, x->key, &x->claim);
-        if (!d)
-                return agreement_is_pending(agreement, x->key, &x->claim);
-        (void)strcpy(x->name.cluster_id, d->cluster_id);
-        (void)strcpy(x->name.date_time, d->date_time);
-        x->is_known = true;
-        return true;
-}
-
 static bool read_pointer_text(const json_t *object, const char *key, char *buf, size_t size) {
         const char *s = json_string_value(json_object_get(object, key));
         return s && (size_t)snprintf(buf, size, "%s", s) < size;
@@ -175,23 +150,18 @@ FailureName failure_pointers_parse(const ObjectResult *r) {
 int64_t failure_pointers_step(FailurePointers *p, Scheduler *s) {
         int64_t now = now_usec(p), next = AGREEMENT_NEVER;
         LIST_FOREACH_ITEM_SAFE (FailurePointer, x, link, &p->all) {
-                if (!x->is_known && !find_pointer_place(x, p->agreement)) {
-                        free_pointer(x);
-                        continue;
-                }
-                while (s && x->is_known && !x->call && x->due_usec <= now &&
-                       x->next < x->rec.n_deliveries)
+                while (s && !x->call && x->due_usec <= now && x->next < x->rec.n_deliveries)
                         write_next_pointer(x, s, now);
                 if (x->next >= x->rec.n_deliveries)
                         free_pointer(x);
-                else if (x->is_known)
+                else
                         next = MIN(next, x->call ? now + (int64_t)USEC_PER_SEC : x->due_usec);
         }
         return next;
 }
 
-void failure_pointers_init(FailurePointers *p, Clock *clock, const Agreement *agreement) {
-        *p = (FailurePointers){ .clock = clock, .agreement = agreement };
+void failure_pointers_init(FailurePointers *p, Clock *clock) {
+        *p = (FailurePointers){ .clock = clock };
         list_init(&p->all);
 }
 

@@ -1,6 +1,6 @@
-/* Pointers: small objects `<place>/<instance-id>/<bundle-id>.see.json`, where a bundle would be
- * searched for but is not. They are written after its delivery, and read before the delivery of
- * what is older than the state database. */
+/* Pointers: small objects `<place>/<instance-id>/<bundle-id>.see.json` at the place that a dump's
+ * own cluster id and date-time give, when it was delivered under another name. They are written
+ * after its delivery, and read before the delivery of what is older than the state database. */
 #pragma once
 
 #include <stddef.h>
@@ -16,20 +16,15 @@
 typedef struct FailurePointers {
         ListLink all;
         size_t n;
-        Clock *clock;               /* borrowed */
-        const Agreement *agreement; /* borrowed */
+        Clock *clock; /* borrowed */
 } FailurePointers;
 
-void failure_pointers_init(FailurePointers *p, Clock *clock, const Agreement *agreement);
+void failure_pointers_init(FailurePointers *p, Clock *clock);
 void failure_pointers_done(FailurePointers *p);
 
-/** A bundle was delivered everywhere. Adds a pointer if it may be searched for elsewhere. Beyond
- * 1024 the oldest pointer is dropped.
- * @param rec    copied
- * @param claim  of a process in it, to find its failure when it went without a name; NULL: none
- * @param key    of that claim */
-void failure_pointers_add(FailurePointers *p, const BundleRecord *rec, const char *key,
-                          const Claim *claim);
+/** A dump was delivered everywhere. Adds a pointer if it has its failure's name. Beyond 1024 the
+ * oldest pointer is dropped. @param rec  copied */
+void failure_pointers_add(FailurePointers *p, const BundleRecord *rec);
 /** Writes what is due. @param s  NULL: nothing can be written now
  * @return when to call it again, CLOCK_BOOTTIME; AGREEMENT_NEVER */
 int64_t failure_pointers_step(FailurePointers *p, Scheduler *s);

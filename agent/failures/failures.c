@@ -221,7 +221,7 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         failure_table_init(&f->table);
         f->table.bundles = context->bundles;
         f->table.failures = f;
-        failure_pointers_init(&f->pointers, context->clock, NULL);
+        failure_pointers_init(&f->pointers, context->clock);
         int r = sd_id128_get_boot(&boot);
         if (r < 0)
                 return r;
@@ -235,7 +235,6 @@ int failures_new(Failures **ret, const FailuresContext *context, const Config *c
         if (r < 0)
                 return r;
         f->table.agreement = f->agreement;
-        f->pointers.agreement = f->agreement;
         f->created_usec = store_counter(context->store, "created_usec");
         if (f->created_usec == 0) {
                 f->created_usec = context->clock->realtime_usec(context->clock);

@@ -349,9 +349,8 @@ void failures_on_final(Failures *f, const Bundle *b) {
         failures_record_bundle(f, rec);
         if (!u || (u->bundle[0] && strcmp(u->bundle, rec->id) != 0))
                 return;
-        const FailureProcess *p = u->first;
         if (rec->state == BUNDLE_DELIVERED && !rec->supplement_of[0])
-                failure_pointers_add(&f->pointers, rec, p ? p->key->key : "", p ? &p->claim : NULL);
+                failure_pointers_add(&f->pointers, rec);
         if (unit_on_final(f, u, b))
                 failure_table_end_bundle(&f->table, u);
         else

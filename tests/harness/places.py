@@ -1,5 +1,5 @@
 """What agents that agree have left at the destination that they share: bundles, decisions, records
-of nodes, published rosters and pointers, read from outside."""
+of nodes and published rosters, read from outside."""
 import collections
 import json
 import os
@@ -59,7 +59,7 @@ class View:
     """A destination at one moment.
     bundles: {place: [manifest]} of dumps, without supplements; all_manifests: also the others
     decisions: {(key, n): document}; records: {(key, n): {instance id: [document]}}
-    incidents: {place: document}; pointers: {place: {instance id: [(bundle id, document)]}}"""
+    incidents: {place: document}"""
 
     def __init__(self, root):
         self.root = root
@@ -67,7 +67,6 @@ class View:
         self.all_manifests, self.temporary = [], []
         self.decisions, self.incidents = {}, {}
         self.records = collections.defaultdict(lambda: collections.defaultdict(list))
-        self.pointers = collections.defaultdict(lambda: collections.defaultdict(list))
         for base, _, names in os.walk(root):
             for name in names:
                 parts = os.path.relpath(os.path.join(base, name), root).split(os.sep)
@@ -89,8 +88,6 @@ class View:
                 self.records[parts[1], int(parts[2])][node].append(_load(path))
         elif name == "incident.json":
             self.incidents[parts[0]] = _load(path)
-        elif name.endswith(".see.json"):
-            self.pointers[parts[0]][parts[1]].append((name.removesuffix(".see.json"), _load(path)))
         elif name.endswith(".manifest.json"):
             m = _load(path)
             self.all_manifests.append((parts[0], m))

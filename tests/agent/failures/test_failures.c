@@ -1404,6 +1404,7 @@ static void what_went_alone_is_named_when_its_failure_is_known(void **state) {
         _cleanup_(record_done) Record after = own_record(RUNTIME_ID);
         assert_int_equal(after.bundles.n, 3);
         assert_bundle(&after, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
+        assert_int_equal(n_objects("", ".see.json"), 0);
 }
 
 static void what_was_named_before_its_failure_had_a_number_is_in_that_record(void **state) {
@@ -1433,7 +1434,6 @@ static void what_was_named_before_its_failure_had_a_number_is_in_that_record(voi
 /* ---- pointers ---- */
 
 #define OWN_POINTER DATE_TIME "-" RUNTIME_ID "/i-1/" BUNDLE "1.see.json"
-#define AGREED_POINTER OTHER_TIME "-" OTHER_ID "/i-1/" BUNDLE "1.see.json"
 
 static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         Fixture *f = *state;
@@ -1462,25 +1462,6 @@ static void a_pointer_lies_at_the_bundles_own_place(void **state) {
         assert_int_equal(n_units(f), 0);
 }
 
-static void after_a_late_decision_one_lies_at_the_agreed_place(void **state) {
-        Fixture *f = *state;
-        bucket.is_silent = true;
-        Bundle *b = find_bundle(f, 1, RUNTIME_ID);
-        assert_false(is_named(f, b));
-        pass(f, 20 * SEC);
-        assert_true(is_named(f, b));
-        b->rec.n_deliveries = 1;
-        delivery_record_done(&b->rec.deliveries[1]);
-        deliver(f, b);
-        decide_elsewhere(f, RUNTIME_ID);
-        bucket.is_silent = false;
-        pass(f, 60 * SEC);
-        assert_non_null(object(AGREED_POINTER));
-        assert_non_null(strstr(object(AGREED_POINTER), RUNTIME_ID));
-        assert_int_equal(n_objects("", ".see.json"), 1);
-        assert_int_equal(f->failures->pointers.n, 0);
-}
-
 static void where_both_places_are_one_there_is_none(void **state) {
         Fixture *f = *state;
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
@@ -1503,12 +1484,12 @@ static void pointers_are_bounded_and_those_underway_are_cancelled(void **state) 
         rec.deliveries[0].object = strdup("/v/1");
         bucket.is_silent = true;
         for (unsigned i = 0; i < 1030; i++)
-                failure_pointers_add(&f->failures->pointers, &rec, "", NULL);
+                failure_pointers_add(&f->failures->pointers, &rec);
         assert_int_equal(f->failures->pointers.n, 1024);
         turn(f);
         assert_int_equal(bucket.n_calls[OBJECT_PUT], 1024);
         for (unsigned i = 0; i < 6; i++)
-                failure_pointers_add(&f->failures->pointers, &rec, "", NULL);
+                failure_pointers_add(&f->failures->pointers, &rec);
         failures_set_scheduler(f->failures, NULL);
         assert_true(list_is_empty(&bucket.calls));
         bucket.is_silent = false;
@@ -1831,7 +1812,6 @@ int main(void) {
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
                 TEST(a_pointer_lies_at_the_bundles_own_place),
-                TEST(after_a_late_decision_one_lies_at_the_agreed_place),
                 TEST(where_both_places_are_one_there_is_none),
                 TEST(pointers_are_bounded_and_those_underway_are_cancelled),
                 TEST(after_a_loss_of_state_a_pointer_leads_to_the_name),
