@@ -188,8 +188,10 @@ static DueAction find_due(const Agreement *a, const AgreementKey *k) {
                 AgreedFailure *f = k->failures[i];
                 if (!agreement_is_in_store(&f->d))
                         continue;
+                /* In a hurry at once: nobody may be there to write it later. */
+                int64_t record_usec = a->hurry ? k->retry_usec : MAX(f->record_usec, k->retry_usec);
                 if (f->changes != f->n_recorded)
-                        add_due(&due, MAX(f->record_usec, k->retry_usec), ACTION_RECORD, f);
+                        add_due(&due, record_usec, ACTION_RECORD, f);
                 add_due(&due, MAX(f->publish_usec, k->retry_usec), ACTION_PUBLISH, f);
         }
         return due;

@@ -36,7 +36,7 @@ void agreement_set_times(Agreement *a, int64_t settle_usec, int64_t window_usec)
  * this node's part on the bus. Both may change at any time. */
 int agreement_set_arbiter(Agreement *a, const char *key, bool has_arbiter);
 int agreement_set_role(Agreement *a, const char *key, Role role);
-/** Settling ends at once (drain, --once). */
+/** Settling ends at once, and records are written at once (drain, --once). */
 void agreement_hurry(Agreement *a, bool on);
 /** Nothing of this node is in it any more; an action of it that is underway has no end. */
 void agreement_forget(Agreement *a, const char *key);

@@ -676,6 +676,8 @@ def why_a_bundle_waits_is_explained_and_drain_and_once_end_it():
         view = share.look()
         assert_one_failure(view, key, 4)
         view.assert_each_once()
+        # nobody is there any more to write it later
+        assert named(report(a, share, f".incidents/{key}")) == lying(view, share.path)
 
 
 if __name__ == "__main__":

@@ -1375,6 +1375,24 @@ static void a_record_names_the_object_of_each_bundle_of_its_failure(void **state
         assert_true(last.revision == after.revision && bucket.n_calls[OBJECT_PUT] <= n + 1);
 }
 
+static void in_a_drain_the_record_is_written_at_once(void **state) {
+        Fixture *f = *state;
+        decide_elsewhere(f, RUNTIME_ID);
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        pass(f, 8 * SEC);
+        Bundle *own = add_own(f, 1, dump->rec.id, 0);
+        assert_true(is_named(f, dump) && is_named(f, own));
+        deliver(f, dump);
+        pass(f, 10 * SEC); /* from now on a record would wait */
+        failures_hurry(f->failures, true);
+        deliver(f, own);
+        assert_false(failures_is_idle(f->failures));
+        turn(f);
+        _cleanup_(record_done) Record r = own_record(RUNTIME_ID);
+        assert_bundle(&r, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
+        assert_true(failures_is_idle(f->failures));
+}
+
 static void what_went_alone_is_named_when_its_failure_is_known(void **state) {
         Fixture *f = *state;
         bucket.is_silent = true;
@@ -1809,6 +1827,7 @@ int main(void) {
                 TEST(a_job_that_failed_elsewhere_is_reported_once_where_ranks_live),
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),
                 TEST(a_record_names_the_object_of_each_bundle_of_its_failure),
+                TEST(in_a_drain_the_record_is_written_at_once),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
                 TEST(a_pointer_lies_at_the_bundles_own_place),
