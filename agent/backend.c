@@ -103,10 +103,8 @@ static int act_cancel(Agent *a, Bundle *b, const BundleRecord *rec, char **ret_m
         }
         if (!b)
                 return refuse(ret_message, "it is %s already", bundle_state_name(rec->state));
-        if (scheduler_abort(a->scheduler, b)) {
-                b->cancel = true; /* when its workers have ended */
-                return 0;
-        }
+        if (scheduler_cancel(a->scheduler, b))
+                return 0; /* when its workers have ended */
         return bundle_set_state(a->bundles, b, BUNDLE_CANCELLED, "cancelled by the operator");
 }
 
@@ -196,7 +194,7 @@ static int redirect_underway(Redelivery *x) {
         Agent *a = x->agent;
         int r = 0;
         LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(a->bundles)) {
-                if (r < 0 || b->source != x->source || b->n_running > 0 ||
+                if (r < 0 || b->source != x->source || b->shipping.n_running > 0 ||
                     b->rec.first_seen_usec < x->since_usec ||
                     bundle_state_is_inactive(b->rec.state))
                         continue;

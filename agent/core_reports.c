@@ -28,7 +28,7 @@ static void request_report(Agent *a, const BundleRecord *rec, IntakeSource *s,
 void agent_reports_on_ready(Agent *a, const Bundle *b) {
         if (b->rec.kind == SOURCE_PROCESS_CORE && !b->rec.supplement_of[0] &&
             intake_source_config(b->source)->crash_reports)
-                request_report(a, &b->rec, b->source, &b->held);
+                request_report(a, &b->rec, b->source, &b->unit.held);
 }
 
 bool agent_reports_are_reading(const char *bundle_id, void *userdata) {

@@ -141,7 +141,7 @@ char *agent_explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {
                 strbuf_add(&text, " It is labelled incomplete.");
         if (rec->links_held && !bundle_state_is_terminal(rec->state))
                 explain_links(a, &text);
-        else if (b && b->held.n > 0)
+        else if (b && b->unit.held.n > 0)
                 strbuf_add(&text,
                            " Links could not be created; open descriptors hold its files while "
                            "this agent runs.");

@@ -36,8 +36,8 @@ typedef struct CrashReportsCore { /* borrowed for the call */
         const BundleRecord *bundle;
         SourceSpec *spec;
         char *const *environment; /* patterns of what may be recorded */
-        int held_fd;              /* that holds it, -1: none, as the descriptors of Bundle.held */
-        bool is_pending;          /* the store has it as pending already */
+        int held_fd;     /* that holds it, -1: none, as the descriptors of BundleUnit.held */
+        bool is_pending; /* the store has it as pending already */
 } CrashReportsCore;
 
 /** Requests the report of a bundle's core, unless it exists, or too many wait to be made. */

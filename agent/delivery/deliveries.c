@@ -18,11 +18,11 @@ static size_t tries_index(const Bundle *b, const DeliveryRecord *delivery) {
 }
 
 BundleTries *deliveries_tries(Bundle *b, const DeliveryRecord *delivery) {
-        return &b->tries[tries_index(b, delivery)];
+        return &b->shipping.tries[tries_index(b, delivery)];
 }
 
 bool deliveries_has_failed(const Bundle *b, const DeliveryRecord *delivery) {
-        return b->tries[tries_index(b, delivery)].failed;
+        return b->shipping.tries[tries_index(b, delivery)].failed;
 }
 
 bool deliveries_is_given_up(const Config *config, const DeliveryRecord *delivery) {

@@ -96,8 +96,8 @@ int delivery_init(Delivery *d, const DeliveryOptions *o) {
         int r = bundle_record_copy(&d->rec, &o->bundle->rec);
         d->spec = o->spec ? source_spec_ref(o->spec) : NULL;
         d->clock = o->clock;
-        copy_held(&d->held, &o->bundle->held);
-        d->owners = o->bundle->owners;
+        copy_held(&d->held, &o->bundle->unit.held);
+        d->owners = o->bundle->facts.owners;
         d->directory = strdup(o->directory);
         d->instance_id = strdup(o->instance_id);
         d->hostname = strdup(o->hostname);
@@ -106,7 +106,7 @@ int delivery_init(Delivery *d, const DeliveryOptions *o) {
         d->limits = rate_limits_ref(o->limits);
         d->level = o->level;
         d->memory.bytes = o->memory_bytes;
-        d->tolerant = o->bundle->tolerant;
+        d->tolerant = o->bundle->facts.tolerant;
         if (r >= 0 && d->directory && d->instance_id && d->hostname && d->labels)
                 return 0;
         delivery_done(d);
@@ -144,8 +144,6 @@ void delivery_read_notes(Delivery *d, Store *store, Bundle *b) {
 }
 
 void delivery_report_pids(Delivery *d, Bundle *b) {
-        named_pids_done(&b->pids);
-        b->pids = d->pids;
-        d->pids = (NamedPids){ 0 };
+        bundle_set_pids(b, &d->pids);
         (void)delivery_notes_set_failure(b, &d->notes);
 }

@@ -117,7 +117,7 @@ static bool has_own(const DeliveryNotes *n, uid_t uid) {
 
 int delivery_notes_read(DeliveryNotes *ret, Store *store, const Bundle *b) {
         const BundleRecord *rec = &b->rec;
-        NotesReading reading = { .owners = &b->owners };
+        NotesReading reading = { .owners = &b->facts.owners };
         DeliveryNotes *n = &reading.notes;
         n->items = calloc(MANIFEST_FAILURES_MAX, sizeof *n->items);
         int r = n->items ? store_note_list(store, &(StoredUnit){ rec->source, rec->path }, on_note,

@@ -492,7 +492,7 @@ static int volume_delivery_new(Destination *d, const Bundle *b, const char *dire
                 return -ENOMEM;
         v->base.work = (WorkJob){ .run = run_attempts, .done = on_worker_done };
         v->volume = target(d)->volume;
-        v->size_hint_bytes = b->full_at_bytes;
+        v->size_hint_bytes = b->shipping.full_at_bytes;
         v->root = strdup(path_template_fixed(d->template));
         int r = v->root ? destination_init_delivery(d, &v->base, b, directory) : -ENOMEM;
         if (r < 0) {

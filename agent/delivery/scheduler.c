@@ -120,7 +120,7 @@ static void mark_shipping(const Destination *d, Bundle *b, DeliveryRecord *deliv
         delivery->object = name ? d->type->format_location(d, directory, name) : NULL;
         (void)bundle_set_delivery_state(b, delivery,
                                         DELIVERY_SHIPPING); /* a refused move is logged there */
-        b->n_running++;
+        b->shipping.n_running++;
         if (b->rec.state == BUNDLE_READY) /* as above */
                 (void)bundle_set_state(bundles, b, BUNDLE_SHIPPING, NULL);
         else
@@ -167,7 +167,7 @@ static int start_delivery(Destination *d, Bundle *b) {
  * failure puts it into quarantine. */
 static bool is_given_up_here(const Scheduler *s, const Bundle *b, const DeliveryRecord *delivery) {
         return deliveries_is_given_up(s->shared.config, delivery) &&
-               (b->n_running > 0 || !deliveries_are_given_up(s->shared.config, b));
+               (b->shipping.n_running > 0 || !deliveries_are_given_up(s->shared.config, b));
 }
 
 static bool is_small(const Bundle *b) {
@@ -179,12 +179,12 @@ static bool is_small(const Bundle *b) {
 static const DeliveryRecord *waiting_delivery(const Destination *d, Bundle *b, uint64_t now_usec,
                                               uint64_t *ret_wait_usec) {
         if ((b->rec.state != BUNDLE_READY && b->rec.state != BUNDLE_SHIPPING) || !b->source ||
-            b->has_target_state)
+            b->shipping.has_target_state)
                 return NULL;
         const DeliveryRecord *delivery = deliveries_find(b, d->config->name);
         if (!delivery || delivery->state != DELIVERY_PENDING ||
             is_given_up_here(scheduler_of(d), b, delivery) ||
-            (b->cancel && !deliveries_tries(b, delivery)->has_object))
+            (b->shipping.cancel && !deliveries_tries(b, delivery)->has_object))
                 return NULL;
         /* A clock that was set back must not make a bundle wait for longer than the longest
          * backoff. */
@@ -420,7 +420,7 @@ void scheduler_kick(Scheduler *s) {
 static void reset_failures(Scheduler *s, Bundle *b) {
         for (size_t i = 0; i < b->rec.n_deliveries; i++)
                 b->rec.deliveries[i].attempts = 0;
-        memset(b->tries, 0, sizeof b->tries);
+        memset(b->shipping.tries, 0, sizeof b->shipping.tries);
         b->rec.attempts = 0;
         bundle_save(s->context.bundles, b);
 }
@@ -453,20 +453,21 @@ static bool complete_objects(const Scheduler *s, Bundle *b) {
                         continue;
                 delivery->next_try_usec = 0;
                 d->not_before_usec = 0;
-                destination_kick_in(d, 0); /* runs after the caller has set `cancel` */
+                destination_kick_in(d, 0); /* runs after `cancel` is set */
                 any = true;
         }
         return any;
 }
 
-bool scheduler_abort(Scheduler *s, Bundle *b) {
+bool scheduler_cancel(Scheduler *s, Bundle *b) {
         bool any = false;
         for (size_t i = 0; i < s->n_all; i++)
                 if (s->destinations[i].bundle == b) {
                         s->destinations[i].type->delivery_abort(s->destinations[i].running);
                         any = true;
                 }
-        return complete_objects(s, b) || any;
+        b->shipping.cancel = complete_objects(s, b) || any;
+        return b->shipping.cancel;
 }
 
 /* No job runs on a node that is drained: then deliveries have normal priority. */
@@ -639,7 +640,7 @@ int scheduler_new(Scheduler **ret, const SchedulerContext *context, const Config
 static bool end_destination(Destination *d, uint64_t until_usec) {
         bool hung = destination_stop(d, until_usec);
         if (d->bundle) {
-                d->bundle->n_running--;
+                d->bundle->shipping.n_running--;
                 (void)bundle_set_delivery_state(
                         d->bundle, deliveries_find(d->bundle, d->config->name), DELIVERY_PENDING);
                 scheduler_results_end_shipping(scheduler_of(d), d->bundle, BUNDLE_READY,

@@ -63,10 +63,10 @@ bool scheduler_is_idle(const Scheduler *s);
 /** @return whether the last listing or removal of abandoned uploads or files there succeeded */
 bool scheduler_has_cleaned_up(const Scheduler *s, const char *destination);
 
-/** Ends the deliveries of a bundle, whose `cancel` is completed when their workers have returned.
- * Where an attempt has left an object without its manifest, one more attempt is made first.
- * @return whether the caller has to wait for a worker or an attempt */
-bool scheduler_abort(Scheduler *s, Bundle *b);
+/** Ends the deliveries of a bundle. Where an attempt has left an object without its manifest, one
+ * more attempt is made first. @return whether there are any: the bundle is CANCELLED when their
+ * workers have returned; else the caller moves it */
+bool scheduler_cancel(Scheduler *s, Bundle *b);
 
 /** A bundle reached a final state: uploads of it that could be resumed are queued to be aborted. */
 void scheduler_abandon_uploads(Scheduler *s, const Bundle *b);

@@ -34,24 +34,24 @@ static const char *cancel_reason(Bundle *b) {
 
 void scheduler_results_end_shipping(Scheduler *s, Bundle *b, BundleState to, const char *reason) {
         if (to == BUNDLE_SETTLING || to == BUNDLE_VANISHED) {
-                if (!b->has_target_state || to == BUNDLE_VANISHED) {
-                        b->wanted_state = to;
+                if (!b->shipping.has_target_state || to == BUNDLE_VANISHED) {
+                        b->shipping.wanted_state = to;
                         destination_set_text(&b->rec.reason, reason);
                 }
-                b->has_target_state = true;
+                b->shipping.has_target_state = true;
         }
-        if (b->n_running > 0) {
+        if (b->shipping.n_running > 0) {
                 bundle_save(s->context.bundles, b);
                 return;
         }
-        if (b->cancel && to != BUNDLE_DELIVERED)
+        if (b->shipping.cancel && to != BUNDLE_DELIVERED)
                 to = BUNDLE_CANCELLED, reason = cancel_reason(b);
-        else if (b->has_target_state)
-                to = b->wanted_state, reason = b->rec.reason;
+        else if (b->shipping.has_target_state)
+                to = b->shipping.wanted_state, reason = b->rec.reason;
         else if (to == BUNDLE_READY && !s->is_stopping &&
                  deliveries_are_given_up(s->shared.config, b))
                 to = BUNDLE_QUARANTINED, reason = deliveries_given_up_error(s->shared.config, b);
-        b->has_target_state = false;
+        b->shipping.has_target_state = false;
         if (to == BUNDLE_SETTLING && b->source && !bundle_record_is_redelivery(&b->rec))
                 s->context.on_changed(b, reason);
         else /* without its source nothing would probe it again: it waits as READY */
@@ -63,7 +63,8 @@ void scheduler_results_end_shipping(Scheduler *s, Bundle *b, BundleState to, con
 void scheduler_results_end_cancelled(Scheduler *s) {
         LIST_FOREACH_SAFE (l, bundle_table_all(s->context.bundles)) {
                 Bundle *b = CONTAINER_OF(l, Bundle, link);
-                if (b->cancel && b->n_running == 0 && b->rec.state == BUNDLE_READY)
+                if (b->shipping.cancel && b->shipping.n_running == 0 &&
+                    b->rec.state == BUNDLE_READY)
                         scheduler_results_end_shipping(s, b, BUNDLE_READY, NULL);
         }
 }
@@ -101,9 +102,10 @@ static int store_prints(Scheduler *s, Bundle *b, const DeliveryRecord *delivery,
                 job->n_prints = intersect(job->prints, n, before, n_before);
                 job->digest = sum_of_prints(job);
                 if (job->n_prints < n || n_before > job->n_prints)
-                        b->dirty = true; /* the unit is probed as soon as the bundle has ended */
+                        bundle_mark_changed(b);
         }
-        b->dirty = b->dirty || job->has_more;
+        if (job->has_more)
+                bundle_mark_changed(b);
         b->rec.digest = job->digest;
         return store_set_prints(s->context.store, b->rec.id, job->prints, job->n_prints);
 }
@@ -149,7 +151,7 @@ static void handle_delivered(Destination *d, Bundle *b, DeliveryRecord *delivery
          */
         if (d->type->on_delivered)
                 d->type->on_delivered(d, b->rec.id);
-        if (deliveries_are_done(b) && b->n_running == 0) {
+        if (deliveries_are_done(b) && b->shipping.n_running == 0) {
                 s->context.on_delivered(b, s->context.userdata);
                 scheduler_results_end_shipping(s, b, BUNDLE_DELIVERED, NULL);
                 return;
@@ -237,7 +239,8 @@ static void handle_destination_failure(Destination *d, Bundle *b, DeliveryRecord
         if (job->run.has_advanced)
                 d->n_failures = tries->n_away = 0;
         if (is_full) /* a smaller one may fit meanwhile */
-                b->full_at_bytes = MAX(b->full_at_bytes, atomic_load(&job->run.sent_bytes));
+                b->shipping.full_at_bytes =
+                        MAX(b->shipping.full_at_bytes, atomic_load(&job->run.sent_bytes));
         if (may_be_alone && tries->n_away < UINT8_MAX)
                 tries->n_away++;
         if (may_be_alone && tries->n_away > DESTINATION_FAILURES_MAX) {
@@ -272,18 +275,18 @@ static void handle_shortage(Destination *d, Bundle *b, DeliveryRecord *delivery,
 /* Logs ignored notes once a bundle: each attempt finds the same ones. */
 static void log_ignored_notes(Bundle *b, const Delivery *job) {
         size_t n = job->n_notes_ignored;
-        if (n > 0 && !b->has_logged_notes)
+        if (n > 0 && !b->shipping.has_logged_notes && !b->facts.has_logged_notes)
                 log_dump(b->rec.id, LOG_NOTICE, 0,
                          "%zu %s ignored: it has files of other users than the note's", n,
                          n == 1 ? "hook note is" : "hook notes are");
-        b->has_logged_notes = b->has_logged_notes || n > 0;
+        b->shipping.has_logged_notes = b->shipping.has_logged_notes || n > 0;
 }
 
 void scheduler_results_handle(Destination *d, Bundle *b, Delivery *job) {
         log_ignored_notes(b, job);
         Scheduler *s = scheduler_of(d);
         DeliveryRecord *delivery = deliveries_find(b, d->config->name);
-        b->n_running--;
+        b->shipping.n_running--;
         /* Without these rows a scan after a crash would ship its members again, as a supplement.
          * The next attempt finds the copy at the destination. */
         if (job->result == RESULT_DELIVERED && !bundle_record_is_redelivery(&b->rec) &&

@@ -306,7 +306,7 @@ int64_t failures_claim_units(Failures *f) {
 }
 
 void failures_on_unit_ready(Failures *f, FailureUnit *u, const Bundle *b) {
-        failure_table_remove_strangers(&f->table, u, &b->owners);
+        failure_table_remove_strangers(&f->table, u, &b->facts.owners);
         if (u->ready_usec == 0)
                 join_named_processes(f, u, b);
         if (!u->first)

@@ -68,8 +68,8 @@ bool admission_request(IntakeSource *s, const char *path, uid_t uid, Charge *ret
 }
 
 void admission_release(Bundle *b) {
-        held_files_done(&b->held);
-        bound_release(&b->charge);
+        held_files_done(&b->unit.held);
+        bound_release(&b->unit.charge);
 }
 
 void admission_on_scan(IntakeSource *s) {
@@ -103,17 +103,17 @@ static Bound *find_space(IntakeContext *c, const Owner *owner) {
 
 void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         b->source = s;
-        b->has_late = true; /* perhaps: an earlier run may have created links */
+        b->unit.has_late = true; /* perhaps: an earlier run may have created links */
         if (bundle_record_is_redelivery(&b->rec)) /* it was delivered: its unit is not probed */
                 return;
-        b->probing = false;
+        source_set_unit_state(b, UNIT_WAITING);
         const Owner owner = owner_of_uid(b->rec.uid);
         Bound *bound = find_space(s->context, &owner);
-        if (!bound_owner(&b->charge) && bound) /* it is worked on in any case */
-                (void)bound_charge(bound, &b->charge, &owner, 1);
+        if (!bound_owner(&b->unit.charge) && bound) /* it is worked on in any case */
+                (void)bound_charge(bound, &b->unit.charge, &owner, 1);
         /* Our links have changed the ctimes, so `settle` starts again. */
-        b->quiet_usec = 0;
-        b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);
+        b->facts.quiet_usec = 0;
+        b->facts.seen_boot_usec = b->facts.checked_boot_usec = source_boot_usec(s);
         /* The time before this start counts towards max_wait, but max_wait does not end before
          * `settle` has passed since the start: the agent may have been down for long, or the clock
          * may have been set. */
@@ -121,7 +121,7 @@ void intake_source_resume_bundle(IntakeSource *s, Bundle *b) {
         uint64_t most = max_wait > s->config->settle_usec ? max_wait - s->config->settle_usec : 0;
         uint64_t before = now > b->rec.first_seen_usec ? now - b->rec.first_seen_usec : 0;
         before = MIN(before, most);
-        b->seen_boot_usec -= MIN(b->seen_boot_usec, before);
+        b->facts.seen_boot_usec -= MIN(b->facts.seen_boot_usec, before);
         hook_hints_load(s, b, false);
         source_probe_bundle(b);
 }

@@ -174,7 +174,7 @@ static bool may_supplement(IntakeSource *s, const LinkRecheck *l, const BundleRe
         if (b &&
             strcmp(b->rec.id, l->supplement_id) ==
                     0) { /* it may have read the links before they were made: it probes again */
-                b->dirty = true;
+                b->unit.dirty = true;
                 return false;
         }
         if (b) {
@@ -280,7 +280,7 @@ void intake_recheck_links(IntakeSource *s, const char *id) {
 void ended_links_on_final(IntakeSource *s, const Bundle *b) {
         const LinkFacts facts = { .rec = &b->rec,
                                   .is_of_source = true,
-                                  .all_is_shipped = !b->dirty };
+                                  .all_is_shipped = !b->unit.dirty };
         const LinkFate fate = link_rule(&facts);
         if (fate == LINKS_RECHECK)
                 intake_recheck_links(s, b->rec.id);

@@ -238,7 +238,7 @@ int hook_hints_for_each_unit(const IntakeSource *s,
 void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) {
         bool any_finished = false;
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
-                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, hint_uid(n)))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->facts.owners, hint_uid(n)))
                         continue;
                 expire_hooks(s, n);
                 facts->n_hooks += n->n_open;
@@ -251,17 +251,17 @@ void hook_hints_add_facts(IntakeSource *s, const Bundle *b, IntakeFacts *facts) 
 void hook_hints_report_ignored(IntakeSource *s, Bundle *b) {
         LIST_FOREACH_ITEM (HookHint, n, link, &s->context->hook_hints) {
                 if (n->n_uncounted == 0 || !is_about(n, b->rec.path) ||
-                    uid_may_annotate(&b->owners, hint_uid(n)))
+                    uid_may_annotate(&b->facts.owners, hint_uid(n)))
                         continue;
-                if (b->owners.has_several)
+                if (b->facts.owners.has_several)
                         log_dump(b->rec.id, LOG_NOTICE, 0,
                                  "hook notes of uid %u are ignored: it has files of several users",
                                  (unsigned)hint_uid(n));
                 else
                         log_dump(b->rec.id, LOG_NOTICE, 0,
                                  "hook notes of uid %u are ignored: it has files of uid %u",
-                                 (unsigned)hint_uid(n), (unsigned)b->owners.uid);
-                b->has_logged_notes = true;
+                                 (unsigned)hint_uid(n), (unsigned)b->facts.owners.uid);
+                b->facts.has_logged_notes = true;
                 if (s->context->on_unheard)
                         s->context->on_unheard(n->n_uncounted, s->context->userdata);
                 n->n_uncounted = 0;
@@ -296,7 +296,7 @@ static void add_missing(Bundle *b, const char *promised) {
 void hook_hints_label_missing(IntakeSource *s, Bundle *b) {
         size_t n_missing = 0;
         LIST_FOREACH_ITEM (const HookHint, n, link, &s->context->hook_hints) {
-                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->owners, hint_uid(n)))
+                if (!is_about(n, b->rec.path) || !uid_may_annotate(&b->facts.owners, hint_uid(n)))
                         continue;
                 for (size_t i = 0; i < n->promised.n; i++)
                         if (++n_missing <= MISSING_MAX)

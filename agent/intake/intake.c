@@ -26,8 +26,9 @@
 #include "lib/event/timer.h"
 
 static void probe_bundle(Bundle *b) {
-        bool is_durable = !b->uncommitted; /* nothing may act on a bundle before its row is */
-        if (bundle_is_underway(b) && is_durable && b->dirty)
+        if (b->unit.state == UNIT_UNCOMMITTED)
+                return;
+        if (bundle_is_underway(b) && b->unit.dirty)
                 late_files_hold(b);
         else
                 settling_probe(b);
@@ -72,7 +73,7 @@ void intake_source_on_final(IntakeSource *s, Bundle *b) {
                 source_remember(s, relative, b->rec.digest);
         if (!b->rec.supplement_of[0] && b->rec.state == BUNDLE_DELIVERED)
                 lock_renewal_mark_delivered(s, relative, b->rec.digest);
-        if ((b->dirty && b->rec.state == BUNDLE_DELIVERED) || b->is_replaced ||
+        if ((b->unit.dirty && b->rec.state == BUNDLE_DELIVERED) || b->unit.is_replaced ||
             bundle_is_from_links(&b->rec))
                 path_probes_add(s, relative);
         if ((s->scan.is_wanted && admission_allows_scan(s)) || admission_is_resumable(s))
@@ -180,8 +181,8 @@ IntakeSource *intake_source_free(IntakeSource *s) {
                 if (b->source == s) {
                         admission_release(b);
                         b->source = NULL;
-                        b->probing = false;
-                        b->timer = sd_event_source_disable_unref(b->timer);
+                        source_set_unit_state(b, UNIT_WAITING);
+                        b->unit.timer = sd_event_source_disable_unref(b->unit.timer);
                 }
         }
         source_watch_done(s);

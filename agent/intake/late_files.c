@@ -162,14 +162,15 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
         const LateProbe *p = late_probe_of(probe);
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         uint64_t n_held = p->n_unheld + p->n_linked;
+        bool is_another_due = b && b->unit.state == UNIT_PROBING_AGAIN;
         if (b && b->source == s) {
-                b->probing = false;
-                b->is_replaced = b->is_replaced || p->met_another;
-                b->has_late = b->has_late || p->n_linked > 0;
-                b->n_unheld = p->n_unheld;
-                b->check_took_usec = probe->duration_usec;
+                source_set_unit_state(b, UNIT_WAITING);
+                b->unit.is_replaced = b->unit.is_replaced || p->met_another;
+                b->unit.has_late = b->unit.has_late || p->n_linked > 0;
+                b->unit.n_unheld = p->n_unheld;
+                b->facts.check_took_usec = probe->duration_usec;
                 if (probe->result < 0 && probe->result != -ENOENT)
-                        b->seen_digest = 0; /* the next scan starts another probe */
+                        b->unit.seen_digest = 0; /* the next scan starts another probe */
         }
         log_dump(p->bundle_id, LOG_DEBUG, MIN(probe->result, 0),
                  "looked at what came late: %llu files are held now, %llu cannot be",
@@ -186,17 +187,16 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
                 return;
         if (b->rec.state == BUNDLE_SETTLING)
                 source_probe_bundle(b);
-        else if (bundle_is_underway(b) && b->probe_wanted)
+        else if (bundle_is_underway(b) && is_another_due)
                 source_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * probe->duration_usec));
-        b->probe_wanted = false;
 }
 
 void late_files_hold(Bundle *b) {
         IntakeSource *s = b->source;
         if (s->spec->scan.kind == SOURCE_PROCESS_CORE || bundle_is_from_links(&b->rec))
                 return;
-        if (b->probing) {
-                b->probe_wanted = true;
+        if (source_is_probing(b)) {
+                source_set_unit_state(b, UNIT_PROBING_AGAIN);
                 return;
         }
         LateProbe *p = new_probe(s, b);
@@ -211,18 +211,19 @@ void late_files_hold(Bundle *b) {
         strcpy(p->bundle_id, b->rec.id);
         p->base_is_held = b->rec.links_held || bundle_record_is_redelivery(&b->rec);
         p->base_files = b->rec.n_files;
-        p->n_was_unheld = b->n_unheld;
+        p->n_was_unheld = b->unit.n_unheld;
         if (s->spec->scan.kind != SOURCE_NEURON_CORE_DUMP) {
                 p->unit_ino = b->rec.unit_ino;
                 p->unit_born_usec = b->rec.unit_born_usec;
         }
-        b->probing = probe_submit(s, s->probes, &p->probe, on_probed);
+        if (probe_submit(s, s->probes, &p->probe, on_probed))
+                source_set_unit_state(b, UNIT_PROBING);
 }
 
 void late_files_on_final(IntakeSource *s, Bundle *b) {
         char supplement_id[BUNDLE_ID_SIZE];
-        if (b->n_unheld > 0)
+        if (b->unit.n_unheld > 0)
                 late_files_hold(b);
-        if (b->has_late && supplement_next_id(s, b, supplement_id) == 0)
+        if (b->unit.has_late && supplement_next_id(s, b, supplement_id) == 0)
                 handle_late_links(s, &b->rec, supplement_id);
 }

@@ -93,7 +93,7 @@ static void listing_drop(SourceTask *t) {
 static void note_late_links(const IntakeSource *s, const BundleRecord *base) {
         Bundle *b = base ? bundle_table_find(s->context->bundles, base->id) : NULL;
         if (b)
-                b->has_late = true;
+                b->unit.has_late = true;
 }
 
 static LinkFate fate_of(const IntakeSource *s, const char *id) {

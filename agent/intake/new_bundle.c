@@ -123,7 +123,7 @@ Bundle *new_bundle_record(IntakeSource *s, const ScanUnit *u, Origin origin, Bun
         if (!base || reserve_number(s, base)) /* it logs a failure */
                 r = add_bundle(s, u, base, &rec, &b);
         if (b) {
-                b->charge = charge;
+                b->unit.charge = charge;
                 if (s->context->on_found)
                         s->context->on_found(b, s->context->userdata);
                 return b;
@@ -145,13 +145,15 @@ void new_bundle_start(IntakeSource *s, const ScanUnit *u, Origin origin, BundleR
         if (!b)
                 return;
         source_remember(s, u->relative, u->digest);
-        b->flush = s->scan.flush;
+        b->unit.flush = s->scan.flush;
         /* Links of ours have not changed a ctime yet, so that the newest change is known. A copy in
          * progress with old mtimes has new ctimes, and does not look quiet. */
-        b->quiet_usec = since_newest_usec(s, u);
-        b->seen_boot_usec = b->checked_boot_usec = source_boot_usec(s);
-        b->uncommitted = s->rows.in_transaction;
-        source_probe_bundle(b);
+        b->facts.quiet_usec = since_newest_usec(s, u);
+        b->facts.seen_boot_usec = b->facts.checked_boot_usec = source_boot_usec(s);
+        if (s->rows.in_transaction)
+                source_set_unit_state(b, UNIT_UNCOMMITTED);
+        else
+                source_probe_bundle(b);
 }
 
 /* ---- the rows of many, in one transaction ---- */
@@ -167,9 +169,9 @@ int new_bundle_commit(IntakeSource *s) {
         size_t n_postponed = 0;
         s->rows.in_transaction = false;
         LIST_FOREACH_ITEM_SAFE (Bundle, b, link, bundle_table_all(s->context->bundles)) {
-                if (!b->uncommitted)
+                if (b->unit.state != UNIT_UNCOMMITTED)
                         continue;
-                b->uncommitted = false;
+                source_set_unit_state(b, UNIT_WAITING);
                 if (r >= 0) {
                         source_probe_bundle(b);
                         continue;

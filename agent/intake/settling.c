@@ -7,8 +7,9 @@
  *           └──── timer ◄──── wait: keep_waiting ◄──────────────────────┤
  *                                         make_ready or VANISHED ◄───────┘
  *
- * The first probes only walk the unit; leases and headers are checked when it could be complete.
- * Files that come after READY are late_files.c's. */
+ * A probe walks the unit, and checks leases and headers in the same walk if the unit could be
+ * complete, by what is known when the probe is made, or if its process has ended. Files that come
+ * after READY are late_files.c's. */
 #include "agent/intake/settling.h"
 
 #include <errno.h>
@@ -47,10 +48,10 @@ void settling_init(IntakeContext *c) {
 /* Beyond the bound they are not held; the next probe tries again. */
 static void hold_by_descriptors(IntakeContext *c, Bundle *b, HeldFiles *held) {
         const Owner owner = owner_of_uid(b->rec.uid);
-        held_files_done(&b->held);
+        held_files_done(&b->unit.held);
         if (held->n > 0 && bound_charge(&c->held, &held->charge, &owner, held->n) != BOUND_OK)
                 return;
-        b->held = *held;
+        b->unit.held = *held;
         *held = (HeldFiles){ 0 };
 }
 
@@ -60,17 +61,18 @@ static void make_ready(IntakeSource *s, Bundle *b, const ScanUnit *u, const char
         losses_report(s, b, u);
         if (incomplete) {
                 losses_add_reason(&b->rec, incomplete);
-                b->tolerant = true; /* it may still change, but waiting is over */
+                b->facts.tolerant = true; /* it may still change, but waiting is over */
         }
         hook_hints_label_missing(s, b);
         hook_hints_report_ignored(s, b);
         unit_notes_set_s3_prefix(s->context->store, b);
-        sd_event_source_set_enabled(b->timer, SD_EVENT_OFF);
+        sd_event_source_set_enabled(b->unit.timer, SD_EVENT_OFF);
         if (bundle_set_state(s->context->bundles, b, BUNDLE_READY, incomplete) != 0)
                 return;
         hook_hints_forget_ready(s, b->rec.path);
-        if (b->dirty) /* files came during the last probe: hold them soon */
-                source_probe_bundle_in(b, MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec));
+        if (b->unit.dirty) /* files came during the last probe: hold them soon */
+                source_probe_bundle_in(b,
+                                       MAX(REPROBE_USEC, REPROBE_SHARE * b->facts.check_took_usec));
         s->context->on_ready(b, s->context->userdata);
 }
 
@@ -94,10 +96,7 @@ static void apply_facts(IntakeSource *s, Bundle *b, UnitProbe *p) {
         b->rec.n_files = u->n_files;
         b->rec.bytes = u->bytes;
         apply_hold(s, b, &p->walk);
-        if (p->process_seen && !b->process_seen) {
-                b->process_seen = true;
-                b->process_start = p->process_start;
-        }
+        b->facts.process = p->process;
         if (changed || was_held != b->rec.links_held)
                 bundle_save(s->context->bundles, b);
 }
@@ -108,10 +107,10 @@ static void keep_waiting(Bundle *b, const IntakeAnswer *answer, uint64_t duratio
                 b->rec.reason = strdup(answer->why);
         }
         uint64_t usec = answer->next_usec;
-        if (b->dirty) /* something came during the probe: hold it soon */
+        if (b->unit.dirty) /* something came during the probe: hold it soon */
                 usec = MIN(usec, MAX(REPROBE_USEC, REPROBE_SHARE * duration_usec));
-        b->dirty = false;
-        b->check_took_usec = duration_usec;
+        b->unit.dirty = false;
+        b->facts.check_took_usec = duration_usec;
         source_probe_bundle_in(b, usec);
 }
 
@@ -141,11 +140,10 @@ static IntakeFacts facts_of(const Bundle *b, const UnitProbe *p, bool is_gone) {
         const UnitWalk *w = &p->walk;
         return (IntakeFacts){
                 .gone = is_gone,
-                .held = b->rec.links_held || (b->held.n > 0 && b->held.all),
+                .held = b->rec.links_held || (b->unit.held.n > 0 && b->unit.held.all),
                 .writers = w->check_writers ? w->writers : INTAKE_WRITERS_UNKNOWN,
-                .quiet_usec = b->quiet_usec,
-                .process_gone = b->process_seen &&
-                                !(p->process_seen && p->process_start == b->process_start),
+                .quiet_usec = b->facts.quiet_usec,
+                .process_gone = p->process_gone,
                 .contradicted = w->contradicted,
         };
 }
@@ -161,22 +159,23 @@ static void record_links(Bundle *b, const ScanUnit *u) {
 
 /* Records whose files the members are, and which processes they name. */
 static void apply_members(Bundle *b, UnitWalk *w) {
-        b->owners = w->owners;
-        named_pids_done(&b->pids);
-        b->pids = w->pids;
-        w->pids = (NamedPids){ 0 };
+        b->facts.owners = w->owners;
+        bundle_set_pids(b, &w->pids);
+}
+
+static IntakeLimits limits_at(const Bundle *b, uint64_t boot_usec) {
+        const ConfigSource *config = b->source->config;
+        return (IntakeLimits){ .settle_usec = config->settle_usec,
+                               .max_wait_usec = config->max_wait_usec,
+                               .waited_usec = boot_usec - b->facts.seen_boot_usec,
+                               .flush = b->unit.flush };
 }
 
 static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, const IntakeFacts *facts) {
-        const IntakeLimits limits = { .settle_usec = s->config->settle_usec,
-                                      .max_wait_usec = s->config->max_wait_usec,
-                                      .waited_usec = b->checked_boot_usec - b->seen_boot_usec,
-                                      .flush = b->flush };
-        /* Leases and headers are checked only when the unit could be complete: for most probes a
-         * walk is enough. */
+        const IntakeLimits limits = limits_at(b, b->facts.checked_boot_usec);
+        /* A hook, a flush or a promised file has made it due since the probe began. */
         if (p->walk.unit.n_files > 0 && p->probe.result == 0 && !p->walk.check_writers &&
             intake_is_due(facts, &limits)) {
-                b->check = true;
                 settling_probe(b);
                 return;
         }
@@ -188,10 +187,13 @@ static void decide(IntakeSource *s, Bundle *b, const UnitProbe *p, const IntakeF
 static void apply_probe(IntakeSource *s, Bundle *b, UnitProbe *p, bool seen) {
         const ScanUnit *u = &p->walk.unit;
         const bool is_gone = !seen || p->place != UNIT_AT_ITS_PLACE;
-        const uint64_t now = source_boot_usec(s);
         bool changed = seen && u->digest != b->rec.digest;
-        b->quiet_usec = intake_quiet_usec(changed, now - b->checked_boot_usec, b->quiet_usec);
-        b->checked_boot_usec = now;
+        /* What has not changed was quiet when the probe began; what has may have just now. */
+        const uint64_t checked =
+                changed ? source_boot_usec(s) : MAX(p->begun_boot_usec, b->facts.checked_boot_usec);
+        b->facts.quiet_usec = intake_quiet_usec(changed, checked - b->facts.checked_boot_usec,
+                                                b->facts.quiet_usec);
+        b->facts.checked_boot_usec = checked;
         if (!is_gone)
                 apply_facts(s, b, p);
         else if (seen) /* our links may have grown */
@@ -210,8 +212,8 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
         Bundle *b = bundle_table_find(s->context->bundles, p->bundle_id);
         if (!b || b->source != s)
                 return; /* cancelled meanwhile */
-        b->probing = false;
-        b->is_replaced = b->is_replaced || p->walk.met_another;
+        source_set_unit_state(b, UNIT_WAITING);
+        b->unit.is_replaced = b->unit.is_replaced || p->walk.met_another;
         if (b->rec.state != BUNDLE_SETTLING)
                 return;
         const bool is_away = probe->result == UNIT_PROBE_E_AWAY;
@@ -240,6 +242,15 @@ static void on_probed(IntakeSource *s, IntakeProbe *probe) {
                 apply_probe(s, b, p, seen);
 }
 
+/* @return whether the unit may be complete, if it has not changed since the last probe */
+static bool may_be_complete(const Bundle *b, uint64_t boot_usec) {
+        const IntakeLimits limits = limits_at(b, boot_usec);
+        IntakeFacts facts = { .quiet_usec = b->facts.quiet_usec + boot_usec -
+                                            b->facts.checked_boot_usec };
+        hook_hints_add_facts(b->source, b, &facts);
+        return intake_is_due(&facts, &limits);
+}
+
 /* @return the next probe of the bundle's unit; NULL without memory */
 static UnitProbe *new_probe(const Bundle *b) {
         IntakeSource *s = b->source;
@@ -261,34 +272,32 @@ static UnitProbe *new_probe(const Bundle *b) {
                 w->unit_born_usec = b->rec.unit_born_usec;
         }
         p->links_only = bundle_is_from_links(&b->rec);
-        p->waits_for_share = s->config->max_wait_usec == 0 ||
-                             source_boot_usec(s) - b->seen_boot_usec < s->config->max_wait_usec;
-        w->check_writers = b->check || b->flush ||
-                           b->quiet_usec + source_boot_usec(s) - b->checked_boot_usec >=
-                                   s->config->settle_usec;
+        p->waits_for_share =
+                s->config->max_wait_usec == 0 ||
+                source_boot_usec(s) - b->facts.seen_boot_usec < s->config->max_wait_usec;
+        p->process = b->facts.process;
+        p->begun_boot_usec = source_boot_usec(s);
+        w->check_writers = may_be_complete(b, p->begun_boot_usec);
         return TAKE_PTR(p);
 }
 
 void settling_probe(Bundle *b) {
         IntakeSource *s = b->source;
-        /* Nothing may act on a bundle before its row is durable. */
-        if (!s || b->rec.state != BUNDLE_SETTLING || b->uncommitted)
+        if (!s || b->rec.state != BUNDLE_SETTLING)
                 return;
-        if (b->probing) {
-                b->dirty = true;
+        if (source_is_probing(b)) {
+                b->unit.dirty = true;
                 return;
         }
         UnitProbe *p = new_probe(b);
-        if (p) {
-                b->check = false;
-                b->probing = probe_submit(s, s->probes, &p->probe, on_probed);
-        }
-        if (!b->probing)
+        if (p && probe_submit(s, s->probes, &p->probe, on_probed))
+                source_set_unit_state(b, UNIT_PROBING);
+        else
                 source_probe_bundle_in(b, USEC_PER_SEC);
 }
 
 void intake_flush_bundle(Bundle *b) {
-        b->flush = true;
+        b->unit.flush = true;
         source_probe_bundle(b);
 }
 
@@ -297,8 +306,8 @@ void intake_resettle(Bundle *b, const char *why) {
         if (!s || bundle_set_state(s->context->bundles, b, BUNDLE_SETTLING, why) < 0)
                 return;
         hook_hints_load(s, b, true); /* they were forgotten when it was READY */
-        b->flush = false;
-        b->quiet_usec = 0;
-        b->checked_boot_usec = source_boot_usec(s);
+        b->unit.flush = false;
+        b->facts.quiet_usec = 0;
+        b->facts.checked_boot_usec = source_boot_usec(s);
         source_probe_bundle_in(b, MIN(s->config->settle_usec, USEC_PER_SEC));
 }

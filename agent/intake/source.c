@@ -9,6 +9,7 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/log.h"
 #include "lib/base/path.h"
+#include "lib/base/transition.h"
 #include "lib/event/timer.h"
 
 uint64_t source_boot_usec(const IntakeSource *s) {
@@ -53,6 +54,23 @@ int intake_source_submit(IntakeSource *s, SourceTask *t) {
         return source_submit(s, s->probes, t);
 }
 
+void source_set_unit_state(Bundle *b, UnitState to) {
+#define TO(state) (1U << (state))
+        static const char *const names[N_UNIT_STATES] = { "waiting", "uncommitted", "probing",
+                                                          "probing again" };
+        static const unsigned moves[N_UNIT_STATES] = {
+                /* to waiting from each, itself too, when the source of the bundle starts or ends */
+                [UNIT_WAITING] = TO(UNIT_WAITING) | TO(UNIT_UNCOMMITTED) | TO(UNIT_PROBING),
+                [UNIT_UNCOMMITTED] = TO(UNIT_WAITING),
+                [UNIT_PROBING] = TO(UNIT_WAITING) | TO(UNIT_PROBING_AGAIN),
+                [UNIT_PROBING_AGAIN] = TO(UNIT_WAITING) | TO(UNIT_PROBING_AGAIN),
+        };
+#undef TO
+        static const StateTable table = { "unit", names, moves, N_UNIT_STATES };
+        if (transition_check(&table, b->unit.state, to, b->rec.id) == 0)
+                b->unit.state = to;
+}
+
 void source_probe_bundle(Bundle *b) {
         if (b->source)
                 b->source->calls.probe_bundle(b);
@@ -65,11 +83,11 @@ static int on_bundle_timer(sd_event_source *source, uint64_t usec, void *userdat
 }
 
 void source_probe_bundle_in(Bundle *b, uint64_t usec) {
-        int r = timer_arm(&b->timer, &(TimerOptions){ .event = b->source->context->event,
-                                                      .usec = usec,
-                                                      .slack_usec = usec / 20,
-                                                      .handler = on_bundle_timer,
-                                                      .userdata = b });
+        int r = timer_arm(&b->unit.timer, &(TimerOptions){ .event = b->source->context->event,
+                                                           .usec = usec,
+                                                           .slack_usec = usec / 20,
+                                                           .handler = on_bundle_timer,
+                                                           .userdata = b });
         if (r < 0)
                 log_dump(b->rec.id, LOG_ERR, r, "cannot arm a timer, it waits for the next scan");
 }

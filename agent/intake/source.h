@@ -168,6 +168,13 @@ void source_report_hold_error(IntakeSource *s, const char *error);
 /** Runs a task in a thread of the pool. @return 0, or -errno: it stays the caller's */
 int source_submit(IntakeSource *s, WorkerPool *pool, SourceTask *t);
 
+/** Moves the unit of a bundle to a state. */
+void source_set_unit_state(Bundle *b, UnitState to);
+
+static inline bool source_is_probing(const Bundle *b) {
+        return b->unit.state == UNIT_PROBING || b->unit.state == UNIT_PROBING_AGAIN;
+}
+
 /** Probes the unit of a bundle now, or when the probe that runs has ended; as its state requires.
  */
 void source_probe_bundle(Bundle *b);

@@ -42,13 +42,17 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
         /* A loose unit is only the files directly in its directory: what lies deeper is another
          * unit's. */
         if (b && !source_spec_is_loose(s->spec, source_spec_relative(s->spec, b->rec.path))) {
-                const uint64_t soon = MAX(REPROBE_USEC, REPROBE_SHARE * b->check_took_usec);
-                bool waiting = b->rec.state == BUNDLE_SETTLING && !b->probing;
-                bool is_armed = b->timer && sd_event_source_get_enabled(b->timer, NULL) > 0;
-                if ((waiting && !b->dirty) || (bundle_is_underway(b) && !b->probing && !is_armed))
+                const uint64_t soon = MAX(REPROBE_USEC, REPROBE_SHARE * b->facts.check_took_usec);
+                bool is_probing = source_is_probing(b);
+                bool is_settling = b->rec.state == BUNDLE_SETTLING;
+                bool is_armed =
+                        b->unit.timer && sd_event_source_get_enabled(b->unit.timer, NULL) > 0;
+                if (!is_probing &&
+                    ((is_settling && !b->unit.dirty) || (bundle_is_underway(b) && !is_armed)))
                         source_probe_bundle_in(b, soon);
-                b->probe_wanted = b->probe_wanted || (bundle_is_underway(b) && b->probing);
-                b->dirty = true;
+                if (is_probing && bundle_is_underway(b))
+                        source_set_unit_state(b, UNIT_PROBING_AGAIN);
+                b->unit.dirty = true;
                 return;
         }
         if (is_dir || s->spec->scan.kind == SOURCE_PROCESS_CORE) {

@@ -67,7 +67,7 @@ static int on_prefix(const StoredNote *stored, void *userdata) {
 void unit_notes_set_s3_prefix(Store *store, Bundle *b) {
         BundleRecord *rec = &b->rec;
         _cleanup_free_ char *old = rec->s3_prefix;
-        Granted g = { .owners = &b->owners, .same = old };
+        Granted g = { .owners = &b->facts.owners, .same = old };
         bool may_get_one = !rec->supplement_of[0] && !bundle_has_begun(b);
         rec->s3_prefix = NULL;
         if (old || may_get_one)

@@ -13,18 +13,34 @@
 #include "lib/base/cleanup.h"
 #include "lib/base/path.h"
 
-/* The start time and the pid together identify one process. The owner must be the dump's: in a
- * container the pid in a name means another process here. */
-static void check_process(UnitProbe *p) {
-        const ScanUnit *u = &p->walk.unit;
+/* @return whether a process with that pid is alive; then *ret is it */
+static bool find_process(const UnitProbe *p, int64_t pid, UnitProcess *ret) {
         Proc proc = { .dir_fd = -1 };
-        if (u->pid <= 0 || u->pid > INT_MAX ||
-            procfs_open(&proc, p->probe.spec->proc_root, (pid_t)u->pid, 0) != 0)
-                return;
-        p->process_seen =
-                proc.uid == u->first.st_uid && proc.stat.state != 'Z' && proc.stat.state != 'X';
-        p->process_start = proc.stat.start_ticks;
+        if (pid <= 0 || pid > INT_MAX ||
+            procfs_open(&proc, p->probe.spec->proc_root, (pid_t)pid, 0) != 0)
+                return false;
+        const bool is_alive = proc.stat.state != 'Z' && proc.stat.state != 'X';
+        *ret = (UnitProcess){ (pid_t)pid, proc.uid, proc.stat.start_ticks };
         procfs_close(&proc);
+        return is_alive;
+}
+
+/* The start time and the pid together identify one process. */
+static void check_process(UnitProbe *p) {
+        UnitProcess now;
+        if (p->process.pid == 0)
+                return;
+        p->process_gone = !find_process(p, p->process.pid, &now) || now.uid != p->process.uid ||
+                          now.start_ticks != p->process.start_ticks;
+        p->walk.check_writers = p->walk.check_writers || p->process_gone;
+}
+
+/* The owner must be the dump's: in a container the pid in a name means another process here. */
+static void learn_process(UnitProbe *p) {
+        const ScanUnit *u = &p->walk.unit;
+        UnitProcess now;
+        if (p->process.pid == 0 && find_process(p, u->pid, &now) && now.uid == u->first.st_uid)
+                p->process = now;
 }
 
 /* ---- a unit that is gone: removed, or renamed? ---- */
@@ -96,6 +112,7 @@ static int walk_unit(UnitProbe *p) {
         UnitWalk *w = &p->walk;
         const bool holds = w->hold != UNIT_WALK_COUNTS;
         w->unit = (ScanUnit){ .pid = -1 };
+        check_process(p);
         int r = p->links_only ? -ENOENT : walk_and_hold(w);
         if (r == 0 && p->waits_for_share)
                 r = check_unreadable(p);
@@ -104,7 +121,7 @@ static int walk_unit(UnitProbe *p) {
         if (w->hold == UNIT_WALK_LINKS || w->unit.n_files == 0)
                 held_files_done(&w->held);
         if (r == 0)
-                check_process(p);
+                learn_process(p);
         if (r != -ENOENT || !holds)
                 return r;
         if (!was_moved(p))

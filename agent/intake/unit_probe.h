@@ -24,10 +24,12 @@ typedef struct UnitProbe {
         bool links_only;      /* whatever is at the unit's place now is ignored */
         bool waits_for_share; /* members that cannot be read while it is away are not left out */
         uint64_t seen_digest; /* not read here: of the unit, when its change was found */
+        uint64_t begun_boot_usec; /* not read here: when the probe was made */
 
-        UnitPlace place; /* where it was found */
-        bool process_seen;
-        uint64_t process_start;
+        UnitPlace place;     /* where it was found */
+        UnitProcess process; /* in: that an earlier probe has seen alive; out: or this one */
+        bool process_gone;   /* it is not any more, and was not before the walk began: then writers
+                                are checked */
 } UnitProbe;
 
 /** @return 0, -ENOMEM */

@@ -40,10 +40,10 @@ void units_handle(IntakeSource *s, ScanUnit *u) {
                 return;
         }
         if (b) { /* not remembered: it is probed when the bundle has ended */
-                bool is_new = u->digest != b->seen_digest &&
+                bool is_new = u->digest != b->unit.seen_digest &&
                               (u->digest != b->rec.digest || b->rec.supplement_of[0]);
-                b->dirty = true;
-                b->seen_digest = u->digest;
+                b->unit.dirty = true;
+                b->unit.seen_digest = u->digest;
                 if (is_new)
                         source_probe_bundle(b);
                 return;

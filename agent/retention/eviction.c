@@ -11,8 +11,8 @@
 #include "lib/base/strbuf.h"
 
 bool eviction_is_busy(const Bundle *b) {
-        return b->rec.state == BUNDLE_SHIPPING || b->n_running > 0 || b->cancel ||
-               b->has_target_state || !bundle_is_written(b) || !b->rec.links_held ||
+        return b->rec.state == BUNDLE_SHIPPING || b->shipping.n_running > 0 || b->shipping.cancel ||
+               b->shipping.has_target_state || !bundle_is_written(b) || !b->rec.links_held ||
                bundle_record_is_redelivery(&b->rec);
 }
 

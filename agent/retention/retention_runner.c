@@ -287,8 +287,8 @@ static int add_undelivered(Measurement *m, const RunnerSource *s) {
                 if (!x)
                         return -ENOMEM;
                 x->digest = b->rec.digest;
-                x->is_known = b->used_inodes > 0 && b->used_digest == b->rec.digest;
-                x->use.used_bytes = b->used_bytes;
+                x->is_known = b->use.inodes > 0 && b->use.digest == b->rec.digest;
+                x->use.used_bytes = b->use.bytes;
                 x->item = (RetentionItem){ .uid = b->rec.uid,
                                            .first_seen_usec = b->rec.first_seen_usec,
                                            .is_pinned = b->rec.pinned,
@@ -355,9 +355,9 @@ static void remember(const RunnerSource *s, const MeasuredBundle *x) {
                 h->use.has_writer = false;
                 h->is_measured = true;
         } else if (b && b->rec.digest == x->digest) {
-                b->used_bytes = x->use.used_bytes;
-                b->used_inodes = x->use.used_inodes;
-                b->used_digest = x->digest;
+                b->use.bytes = x->use.used_bytes;
+                b->use.inodes = x->use.used_inodes;
+                b->use.digest = x->digest;
         }
 }
 

@@ -24,7 +24,7 @@ typedef struct HeldFile {
 typedef struct HeldFiles {
         HeldFile *items;
         size_t n;
-        Charge charge; /* of the owner of a bundle's files; zero for others than Bundle.held */
+        Charge charge; /* of the owner of a bundle's files; zero for others than BundleUnit.held */
         bool all;      /* every member is in `items`: the bundle can be shipped from these alone */
 } HeldFiles;
 
@@ -55,42 +55,62 @@ typedef struct BundleTries {
         uint32_t refused_at;
 } BundleTries;
 
-typedef struct Bundle {
-        BundleRecord rec;
-        ListLink link;        /* BundleTable.all, oldest first */
-        ListLink queue_link;  /* of its source's queue, oldest first */
-        IntakeSource *source; /* NULL: the source is no longer configured */
-        HeldFiles held;
-        NamedPids pids;      /* in its members' names: at the last probe, then as delivered */
-        bool uncommitted;    /* its row stands in a transaction: nothing may act on it yet */
-        ListLink write_link; /* linked while its row could not be written */
-        /* agent/intake's: */
-        sd_event_source *timer; /* the next probe of its unit */
-        bool probing;           /* a probe of its unit waits or runs */
+/* What happens to the unit of a bundle: nothing is done before its row is durable; then it is
+ * probed again and again, by the bundle's state (rec.state): SETTLING, until it is complete; READY
+ * and SHIPPING, for late files. */
+typedef enum UnitState {
+        UNIT_WAITING,       /* for its timer, an event or a scan */
+        UNIT_UNCOMMITTED,   /* the row stands in a transaction: nothing may act on it yet */
+        UNIT_PROBING,       /* a probe is queued, or runs */
+        UNIT_PROBING_AGAIN, /* so too, and another one follows it, for late files */
+        N_UNIT_STATES
+} UnitState;
+
+/* Written by agent/intake: the unit, and what keeps its files. */
+typedef struct BundleUnit {
+        UnitState state;        /* source_set_unit_state() */
+        sd_event_source *timer; /* the next probe */
         bool flush;             /* it is accepted as if `settle` were over */
-        bool dirty;             /* its unit changed since the last probe started */
-        bool check;             /* the next probe checks leases and headers, too */
+        bool dirty;             /* it changed since the last probe started */
         bool is_replaced; /* another unit has its path, and is probed when this bundle has ended */
-        Charge charge;    /* for a place among those that are worked on (admission.c) */
-        /* Late files (late_files.c): files that came into its unit while it is READY or SHIPPING.
-         * Links of the next supplement hold them (has_late: perhaps there are some), or they are
-         * not held (n_unheld). Another probe follows the one that runs (probe_wanted). */
-        bool has_late, probe_wanted;
+        HeldFiles held;
+        Charge charge; /* for a place among those that are worked on (admission.c) */
+        /* Late files (late_files.c): files that came while the bundle is READY or SHIPPING. Links
+         * of the next supplement hold them (has_late: perhaps there are some, as there may be when
+         * the bundle is of an earlier run, or was final), or they are not held. */
+        bool has_late;
         uint64_t n_unheld;
-        uint64_t seen_digest; /* of its unit, when it was last seen (units.c) */
-        /* By the last probe (settling.c): */
+        uint64_t seen_digest; /* when it was last seen (units.c) */
+} BundleUnit;
+
+/* A process that a unit's names tell; pid 0: none, or it was never seen alive. */
+typedef struct UnitProcess {
+        pid_t pid;
+        uid_t uid;
+        uint64_t start_ticks;
+} UnitProcess;
+
+/* Written by agent/intake, too: what the probes of the unit have found. */
+typedef struct BundleFacts {
         FileOwners owners;          /* of its members; before the first probe: none */
         uint64_t quiet_usec;        /* how long its unit has not changed … */
         uint64_t checked_boot_usec; /* … until then */
         uint64_t seen_boot_usec;    /* when it was found */
         uint64_t check_took_usec;
-        bool process_seen;
-        uint64_t process_start; /* of the pid in its names, ticks since boot; valid when
-                                   process_seen */
-        /* RetentionRunner's: on disk, when the digest was this one; nothing measured yet:
-         * used_inodes 0 */
-        uint64_t used_bytes, used_inodes, used_digest;
-        /* Delivery's: */
+        UnitProcess process;
+        bool tolerant; /* it changed too often, or for longer than max_wait: it is shipped as it is
+                        */
+        bool has_logged_notes; /* that hints of hooks about it are ignored */
+} BundleFacts;
+
+/* Written by agent/retention: on disk, when the digest was this one; nothing measured yet: inodes
+ * 0. */
+typedef struct BundleUse {
+        uint64_t bytes, inodes, digest;
+} BundleUse;
+
+/* Written by agent/delivery. */
+typedef struct BundleShipping {
         uint64_t full_at_bytes;              /* its size when it did not fit on a destination */
         unsigned n_running;                  /* deliveries at work */
         BundleTries tries[BUNDLE_TRIES_MAX]; /* by the delivery's index; all beyond share the last
@@ -98,17 +118,40 @@ typedef struct Bundle {
         bool has_target_state; /* a delivery has decided its state while others run: it is set when
                                   they have ended */
         BundleState wanted_state; /* its reason is rec.reason */
-        bool tolerant; /* it changed too often, or for longer than max_wait: it is shipped as it is
-                        */
-        struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
-        bool has_logged_notes;            /* that hook notes about it are ignored */
         bool cancel; /* requested while it is shipped: carried out when its workers have ended */
+        bool has_logged_notes; /* that notes of hooks about it are ignored */
+} BundleShipping;
+
+/* A part of it is written by one module; others read it. `rec` is the row: each writes its own
+ * fields of it, but the state, which bundle_set_state() moves. */
+typedef struct Bundle {
+        BundleRecord rec;
+        ListLink link;        /* BundleTable.all, oldest first */
+        ListLink queue_link;  /* of its source's queue, oldest first */
+        ListLink write_link;  /* linked while its row could not be written */
+        IntakeSource *source; /* NULL: the source is no longer configured */
+        NamedPids pids;       /* bundle_set_pids() */
+        BundleUnit unit;
+        BundleFacts facts;
+        BundleUse use;
+        BundleShipping shipping;
+        struct FailureUnit *failure_unit; /* of agent/failures; NULL: none yet */
 } Bundle;
 
 /* @return whether its members are not those of whatever is at the unit's place: that is not read */
 static inline bool bundle_is_from_links(const BundleRecord *rec) {
         return rec->origin == ORIGIN_LINKS;
 }
+
+/* For modules other than intake's: its unit has more than what is delivered of it, and is probed
+ * when the bundle has ended. */
+static inline void bundle_mark_changed(Bundle *b) {
+        b->unit.dirty = true;
+}
+
+/** Sets the pids in the names of its members: those of the last probe, then those that were
+ * delivered. @param pids  taken over, and left empty */
+void bundle_set_pids(Bundle *b, NamedPids *pids);
 
 static inline bool bundle_is_underway(const Bundle *b) {
         return b->rec.state == BUNDLE_READY || b->rec.state == BUNDLE_SHIPPING;

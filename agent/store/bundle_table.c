@@ -100,10 +100,16 @@ static int compare_unit(const void *a, const void *b) {
         return r ? r : strcmp(x->rec.path, y->rec.path);
 }
 
+void bundle_set_pids(Bundle *b, NamedPids *pids) {
+        named_pids_done(&b->pids);
+        b->pids = *pids;
+        *pids = (NamedPids){ 0 };
+}
+
 static void bundle_free(Bundle *b) {
-        sd_event_source_disable_unref(b->timer);
-        held_files_done(&b->held);
-        bound_release(&b->charge);
+        sd_event_source_disable_unref(b->unit.timer);
+        held_files_done(&b->unit.held);
+        bound_release(&b->unit.charge);
         named_pids_done(&b->pids);
         bundle_record_done(&b->rec);
         free(b);
@@ -284,7 +290,7 @@ int bundle_table_revive(BundleTable *t, const char *id, IntakeSource *source, Bu
         if (!b)
                 return -ENOMEM;
         b->source = source;
-        b->has_late = true; /* it may have an upload from before it was final */
+        b->unit.has_late = true; /* it may have an upload from before it was final */
         r = put_into(t, b);
         if (r < 0) {
                 bundle_free(b);

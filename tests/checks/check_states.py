@@ -19,7 +19,6 @@ FILLED_ONCE = {
 }
 # Still to be done.
 OPEN = {
-    "Bundle": "the small evidence leaves it",
     "Incident": "the small evidence leaves it",
 }
 

@@ -79,7 +79,7 @@ static int teardown(void **state) {
         Fixture *f = *state;
         void *scratch = f->scratch;
         source_spec_unref(f->spec);
-        held_files_done(&f->bundle.held);
+        held_files_done(&f->bundle.unit.held);
         bundle_record_done(&f->bundle.rec);
         free(f);
         return scratch_teardown(&scratch);
@@ -117,7 +117,7 @@ static void make_directory_unit(Fixture *f) {
 static void hold(Fixture *f, Way way, const char *const *names, size_t n) {
         int unit_fd = open(f->unit, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         assert_true(unit_fd >= 0);
-        HeldFiles *h = &f->bundle.held;
+        HeldFiles *h = &f->bundle.unit.held;
         held_files_done(h);
         f->bundle.rec.links_held = way == WAY_LINKS;
         if (way == WAY_HELD) {
@@ -244,7 +244,7 @@ static void all_ways_give_the_same_plan_fingerprints_and_bytes_even_without_the_
                 jobs[way] = find(f, NULL, &found[way]);
         }
         f->bundle.rec.links_held = false;
-        held_files_done(&f->bundle.held);
+        held_files_done(&f->bundle.unit.held);
         Found again;
         Delivery *live_with_links = find(f, NULL, &again);
         for (Way way = WAY_LIVE; way < N_WAYS; way++) {
@@ -273,9 +273,9 @@ static void all_ways_give_the_same_plan_fingerprints_and_bytes_even_without_the_
         for (Way way = WAY_LINKS; way < N_WAYS; way++) {
                 Found after;
                 f->bundle.rec.links_held = way == WAY_LINKS;
-                f->bundle.held = way == WAY_HELD ? jobs[WAY_HELD]->held : (HeldFiles){ 0 };
+                f->bundle.unit.held = way == WAY_HELD ? jobs[WAY_HELD]->held : (HeldFiles){ 0 };
                 Delivery *job = find(f, NULL, &after);
-                f->bundle.held = (HeldFiles){ 0 }; /* they are the job's */
+                f->bundle.unit.held = (HeldFiles){ 0 }; /* they are the job's */
                 assert_int_equal(after.result, 0);
                 assert_same(&found[WAY_LIVE], &after);
                 for (size_t i = 0; i < N_MEMBERS; i++)
@@ -457,7 +457,7 @@ static void without_links_the_next_best_way_is_used(void **state) {
         job_free(job);
         /* held in part only: the source has more, and is asked */
         hold(f, WAY_HELD, members, 2);
-        f->bundle.held.all = false;
+        f->bundle.unit.held.all = false;
         job = find(f, NULL, &x);
         assert_int_equal(x.result, 0);
         assert_paths(&x, members, N_MEMBERS);

@@ -104,15 +104,15 @@ static void notes_of_others_do_not_crowd_out_the_owner_s(void **state) {
         for (unsigned i = 0; i < MANIFEST_FAILURES_MAX + 1; i++)
                 report(f, ATTACKER, "attackers_words", NULL);
         report(f, VICTIM, "his_words", NULL);
-        file_owners_add(&f->bundle.owners, VICTIM);
+        file_owners_add(&f->bundle.facts.owners, VICTIM);
         assert_int_equal(delivery_notes_read(&f->notes, f->store, &f->bundle), 0);
         assert_int_equal(f->notes.n, 1);
         assert_string_equal(f->notes.items[0].note.error_location, "his_words");
 }
 
 static const char *prefix_for(Fixture *f, uid_t owner) {
-        f->bundle.owners = (FileOwners){ 0 };
-        file_owners_add(&f->bundle.owners, owner);
+        f->bundle.facts.owners = (FileOwners){ 0 };
+        file_owners_add(&f->bundle.facts.owners, owner);
         unit_notes_set_s3_prefix(f->store, &f->bundle);
         return f->bundle.rec.s3_prefix;
 }

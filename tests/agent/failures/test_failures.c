@@ -1624,7 +1624,7 @@ static void another_users_hook_names_no_failure(void **state) {
                                .path = "/dumps/1" });
         Bundle *b = find_bundle(f, 1, RUNTIME_ID);
         assert_string_equal(process(f, 0)->claim.bundle, b->rec.id);
-        b->owners = (FileOwners){ .has_others = true, .uid = 1000 };
+        b->facts.owners = (FileOwners){ .has_others = true, .uid = 1000 };
         (void)is_named(f, b);
         pass(f, 8 * SEC);
         assert_true(is_named(f, b));

@@ -498,7 +498,7 @@ static void descriptors_that_hold_files_are_bounded_by_owner(void **state) {
              held->n_refused == 0 || bound_amount(held, &(Owner){ .uid = ONE }) == 0;)
                 run_some(f, until);
         assert_int_equal(held->total, 2);
-        assert_int_equal(unit(f, 1)->held.n, 1);
+        assert_int_equal(unit(f, 1)->unit.held.n, 1);
 }
 
 static uint64_t n_new(Fixture *f, uid_t uid) {

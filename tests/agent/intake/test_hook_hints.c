@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/inotify.h>
 
 #include "agent/intake/intake.h"
 #include "agent/store/store.h"
@@ -434,6 +435,47 @@ static void after_a_start_a_hook_may_be_at_work_still(void **state) {
         assert_true(run_until(f, is_ready, PATIENCE_USEC));
 }
 
+static bool is_waiting(const Fixture *f) {
+        return unit(f)->unit.state == UNIT_WAITING;
+}
+
+/* @return how often the unit's directory was opened since the last call */
+static unsigned n_opened(int inotify) {
+        char buf[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+        unsigned n = 0;
+        for (ssize_t got; (got = read(inotify, buf, sizeof buf)) > 0;) {
+                const struct inotify_event *e;
+                for (const char *at = buf; at < buf + got; at += sizeof *e + e->len) {
+                        e = (const struct inotify_event *)at;
+                        n += e->len == 0 && (e->mask & IN_OPEN); /* with a name: of a member */
+                }
+        }
+        return n;
+}
+
+static void one_read_sees_that_it_has_not_changed_and_that_nobody_writes(void **state) {
+        Fixture *f = *state;
+        _cleanup_close_ int inotify = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+        open_source(f);
+        make_unit(f);
+        intake_source_on_hook_started(f->source, f->unit, &root);
+        assert_true(run_until(f, is_found, PATIENCE_USEC));
+        assert_false(run_until(f, is_ready, QUIET_USEC));
+        assert_true(run_until(f, is_waiting, PATIENCE_USEC));
+        assert_true(inotify_add_watch(inotify, f->unit, IN_OPEN | IN_CLOSE) >= 0);
+        intake_source_on_hook_started(f->source, f->unit, &root); /* it is read once */
+        assert_false(is_waiting(f));
+        assert_true(run_until(f, is_waiting, PATIENCE_USEC));
+        unsigned of_a_read = n_opened(inotify);
+        assert_true(of_a_read > 0);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
+        assert_true(run_until(f, is_waiting, PATIENCE_USEC));
+        assert_int_equal(n_opened(inotify), of_a_read);
+        intake_source_on_hook_finished(f->source, f->unit, &root);
+        assert_true(run_until(f, is_ready, PATIENCE_USEC));
+        assert_int_equal(n_opened(inotify), of_a_read);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         const struct CMUnitTest tests[] = {
@@ -452,6 +494,7 @@ int main(void) {
                 TEST(a_unit_without_a_dumps_name_is_found_when_its_hint_was_refused),
                 TEST(after_a_start_the_stored_notes_show_that_its_hooks_have_finished),
                 TEST(after_a_start_a_hook_may_be_at_work_still),
+                TEST(one_read_sees_that_it_has_not_changed_and_that_nobody_writes),
         };
         sigset_t set;
         sigemptyset(&set);

@@ -341,10 +341,10 @@ static void held_descriptors_are_closed_with_the_bundle(void **state) {
         Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SHIPPING);
         int fd = open(f->scratch->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         assert_true(fd >= 0);
-        b->held.items = calloc(1, sizeof *b->held.items);
-        assert_non_null(b->held.items);
-        b->held.items[0] = (HeldFile){ .path = strdup("x"), .fd = fd };
-        b->held.n = 1;
+        b->unit.held.items = calloc(1, sizeof *b->unit.held.items);
+        assert_non_null(b->unit.held.items);
+        b->unit.held.items[0] = (HeldFile){ .path = strdup("x"), .fd = fd };
+        b->unit.held.n = 1;
         assert_int_equal(bundle_set_state(f->table, b, BUNDLE_DELIVERED, NULL), 0);
         assert_int_equal(fcntl(fd, F_GETFD), -1);
         assert_int_equal(errno, EBADF);
