@@ -17,13 +17,14 @@
 #include "lib/base/log.h"
 #include "lib/base/transition.h"
 
+#define TO(state) (1U << (state))
+
 void incident_set_state(Incident *x, IncidentState to) {
         static const char *const names[N_INCIDENT_STATES] = {
                 [INCIDENT_GATHERING] = "gathering", [INCIDENT_SNAPSHOT] = "snapshot",
                 [INCIDENT_WAITING] = "waiting",     [INCIDENT_RECHECKING] = "rechecking",
                 [INCIDENT_RESTING] = "resting",     [INCIDENT_ENDED] = "ended",
         };
-#define TO(state) (1U << (state))
         static const unsigned moves[N_INCIDENT_STATES] = {
                 /* an incident of an earlier agent goes to the state that its directory shows */
                 [INCIDENT_GATHERING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_WAITING) |
@@ -34,13 +35,40 @@ void incident_set_state(Incident *x, IncidentState to) {
                 [INCIDENT_RECHECKING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_RESTING),
                 [INCIDENT_RESTING] = TO(INCIDENT_SNAPSHOT) | TO(INCIDENT_ENDED),
         };
-#undef TO
         static const StateTable table = { "incident", names, moves, N_INCIDENT_STATES };
         if (transition_check(&table, x->state, to, NULL) < 0)
                 return;
         log_debug("incident %s: %s", x->name, names[to]);
         x->state = to;
 }
+
+void incident_set_content(Incident *x, IncidentContent to) {
+        static const char *const names[N_INCIDENT_CONTENTS] = { "nothing", "salvaging", "whole",
+                                                                "salvaged" };
+        static const unsigned moves[N_INCIDENT_CONTENTS] = {
+                [INCIDENT_NOTHING] = TO(INCIDENT_SALVAGING) | TO(INCIDENT_WHOLE),
+                [INCIDENT_SALVAGING] = TO(INCIDENT_SALVAGED),
+        };
+        static const StateTable table = { "content of an incident", names, moves,
+                                          N_INCIDENT_CONTENTS };
+        if (transition_check(&table, x->content, to, NULL) == 0)
+                x->content = to;
+}
+
+void incident_set_place(Incident *x, IncidentPlace to) {
+        static const char *const names[N_INCIDENT_PLACES] = { "nowhere", "in snapshots", "stuck",
+                                                              "published" };
+        static const unsigned moves[N_INCIDENT_PLACES] = {
+                [INCIDENT_NOWHERE] = TO(INCIDENT_IN_SNAPSHOTS),
+                [INCIDENT_IN_SNAPSHOTS] = TO(INCIDENT_STUCK) | TO(INCIDENT_PUBLISHED),
+                [INCIDENT_STUCK] = TO(INCIDENT_STUCK) | TO(INCIDENT_PUBLISHED),
+        };
+        static const StateTable table = { "place of an incident", names, moves, N_INCIDENT_PLACES };
+        if (transition_check(&table, x->place, to, NULL) == 0)
+                x->place = to;
+}
+
+#undef TO
 
 /* ---- texts ---- */
 

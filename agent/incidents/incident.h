@@ -37,6 +37,24 @@ typedef enum IncidentState { /* incident_machine.c draws what leads from one to 
                              N_INCIDENT_STATES
 } IncidentState;
 
+/* What there is of its first snapshot. */
+typedef enum IncidentContent {
+        INCIDENT_NOTHING,   /* it is to come, or could not be taken */
+        INCIDENT_SALVAGING, /* it failed: a supervisor gathers what is left of it, or could not */
+        INCIDENT_WHOLE,
+        INCIDENT_SALVAGED, /* what was left of it */
+        N_INCIDENT_CONTENTS
+} IncidentContent;
+
+/* Where its directory is. */
+typedef enum IncidentPlace {
+        INCIDENT_NOWHERE,      /* there is none, or it could not be read and stays */
+        INCIDENT_IN_SNAPSHOTS, /* and is removed with the incident */
+        INCIDENT_STUCK,        /* so too: it cannot be moved to agent/evidence, which is logged */
+        INCIDENT_PUBLISHED,    /* it was: the incident is removed */
+        N_INCIDENT_PLACES
+} IncidentPlace;
+
 typedef struct IncidentUnit { /* a dump that the incident is about */
         char *source, *path;
         Owner owner;                 /* of the hook that named it */
@@ -98,8 +116,7 @@ typedef struct Incident {
         size_t n_log_files_requested; /* so many of log_files were named by requests */
         char *document;               /* name of the document of the last request for "more" */
         unsigned n_more;
-        bool has_snapshot;
-        bool is_salvage;            /* the supervisor gathers what another one has left */
+        IncidentContent content;    /* incident_set_content() */
         bool is_public_reported;    /* public.json is complete, or will not be written any more */
         size_t n_notes_reported;    /* the first ones of `notes` were answered */
         uint64_t awaited_boot_usec; /* until then the directory that a note names may be created;
@@ -107,13 +124,11 @@ typedef struct Incident {
 
         /* Its directory: incident_directory.c, incident_list.c, incident_machine.c (bytes). */
         char *directory;
-        int dir_fd;         /* -1: closed, see incident_directory_open() */
-        int public_fd;      /* a memfd with public.json; -1: none, or the incident has ended */
-        bool has_directory; /* it was created for this incident, and is removed with it */
-        bool is_published;  /* it was moved to agent/evidence: the incident is removed */
-        bool is_stuck;      /* it could not be, which is logged */
-        uint64_t bytes;     /* of its files */
-        char *written;      /* the text of snapshot-context.json; NULL: not known */
+        int dir_fd;          /* -1: closed, see incident_directory_open() */
+        int public_fd;       /* a memfd with public.json; -1: none, or the incident has ended */
+        IncidentPlace place; /* incident_set_place() */
+        uint64_t bytes;      /* of its files */
+        char *written;       /* the text of snapshot-context.json; NULL: not known */
         sd_event_source *writing;
 } Incident;
 
@@ -140,10 +155,14 @@ static inline uint64_t incident_realtime_usec(const Incidents *i) {
         return i->context.clock->realtime_usec(i->context.clock);
 }
 
+static inline bool incident_has_snapshot(const Incident *x) {
+        return x->content == INCIDENT_WHOLE || x->content == INCIDENT_SALVAGED;
+}
+
 /** @return whether it becomes a bundle when it has ended: there is a snapshot, and not for an
  * operator alone */
 static inline bool incident_is_evidence(const Incident *x) {
-        return x->cause != INCIDENT_REQUESTED && x->has_snapshot;
+        return x->cause != INCIDENT_REQUESTED && incident_has_snapshot(x);
 }
 
 /** Adds one without content to the list. @return NULL: no memory */
@@ -153,6 +172,8 @@ Incident *incident_free(Incident *x);
 
 /** Moves it to another state, if that move exists. */
 void incident_set_state(Incident *x, IncidentState to);
+void incident_set_content(Incident *x, IncidentContent to);
+void incident_set_place(Incident *x, IncidentPlace to);
 
 void incident_texts_done(IncidentTexts *texts);
 bool incident_texts_have(const IncidentTexts *texts, const char *text);

@@ -275,7 +275,7 @@ int incident_directory_create(Incident *x) {
                 return -ENOMEM;
         if (mkdir(x->directory, 0700) < 0)
                 return -errno;
-        x->has_directory = true;
+        incident_set_place(x, INCIDENT_IN_SNAPSHOTS);
         int r = incident_directory_open(x);
         if (r == 0)
                 incident_directory_write(x);
@@ -361,14 +361,13 @@ void incident_directory_publish(Incident *x) {
                 r = evidence_adopt(x->owner->context.evidence, x->directory,
                                    incident_directory_evidence_name(x->name, name), &about);
         if (r < 0) {
-                log_write(x->is_stuck ? LOG_DEBUG : LOG_ERR, r, NULL,
+                log_write(x->place == INCIDENT_STUCK ? LOG_DEBUG : LOG_ERR, r, NULL,
                           "incident %s: it cannot be shipped; it stays in '%s' and is tried again; "
                           "see whether the state directory has space and can be written",
                           x->name, x->directory);
-                x->is_stuck = true;
+                incident_set_place(x, INCIDENT_STUCK);
                 return;
         }
-        x->has_directory = false;
-        x->is_published = true;
+        incident_set_place(x, INCIDENT_PUBLISHED);
         log_info("incident %s: is shipped", x->name);
 }

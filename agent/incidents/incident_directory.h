@@ -24,5 +24,6 @@ int incident_directory_read_public(Incident *x);
 uint64_t incident_directory_measure(const Incident *x);
 /** @return ret: the name that the directory of an incident has in agent/evidence */
 const char *incident_directory_evidence_name(const char *name, char ret[static EVIDENCE_NAME_MAX]);
-/** Moves it to agent/evidence, where it becomes a bundle: x->is_published; logged. */
+/** Moves it to agent/evidence, where it becomes a bundle: INCIDENT_PUBLISHED, or INCIDENT_STUCK;
+ * logged. */
 void incident_directory_publish(Incident *x);

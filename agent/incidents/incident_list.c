@@ -36,7 +36,7 @@ Incident *incident_list_release(Incident *x) {
 
 void incident_list_remove(Incident *x) {
         x->writing = sd_event_source_disable_unref(x->writing);
-        if (!x->has_directory) {
+        if (x->place != INCIDENT_IN_SNAPSHOTS && x->place != INCIDENT_STUCK) {
                 incident_list_release(x);
                 return;
         }
@@ -134,12 +134,13 @@ static int read_directory(Incident *x, bool *ret_over) {
 }
 
 static void resume_incident(Incident *x, bool is_over) {
-        x->has_snapshot = faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        if (faccessat(x->dir_fd, SNAPSHOT_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+                incident_set_content(x, INCIDENT_WHOLE);
         if (is_over)
                 incident_machine_resume_end(x);
-        else if (x->has_snapshot && incident_machine_start_recheck(x))
+        else if (incident_has_snapshot(x) && incident_machine_start_recheck(x))
                 log_notice("incident %s: its second snapshot is still to come", x->name);
-        else if (x->has_snapshot)
+        else if (incident_has_snapshot(x))
                 incident_machine_resume_resting(x);
         else {
                 log_notice("incident %s: its snapshot was interrupted; what is there of it is "
@@ -165,7 +166,7 @@ static void resume_directory(Incidents *i, const char *name) {
                 incident_list_release(x); /* its directory stays */
                 return;
         }
-        x->has_directory = true;
+        incident_set_place(x, INCIDENT_IN_SNAPSHOTS);
         x->bytes = incident_directory_measure(x);
         resume_incident(x, is_over);
 }

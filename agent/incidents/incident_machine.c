@@ -113,8 +113,9 @@ static void publish(Incident *x) {
         if (!incident_is_evidence(x))
                 return;
         incident_directory_publish(x);
-        (void)incident_machine_arm(x, x->is_published ? 0 : PUBLISH_RETRY_USEC); /* else it stays in
-                                                                                    the list */
+        (void)incident_machine_arm(
+                x, x->place == INCIDENT_PUBLISHED ? 0 : PUBLISH_RETRY_USEC); /* else it stays in
+                                                                 the list */
 }
 
 static void end(Incident *x) {
@@ -196,20 +197,20 @@ static bool has_known_process(const Incident *x) {
 /* @return whether the second snapshot has something to compare with: an interrupted first one may
  * have written nothing */
 static bool has_first_snapshot(const Incident *x) {
-        return !x->is_salvage ||
+        return x->content == INCIDENT_WHOLE ||
                faccessat(x->dir_fd, SNAPSHOT_BEFORE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* ---- steps ---- */
 
 static void after_snapshot(Incident *x) {
-        if (x->has_snapshot && has_news(x)) {
+        if (incident_has_snapshot(x) && has_news(x)) {
                 if (request_more(x) == 0)
                         return;
                 log_warning(0, "incident %s: processes and logs that came later are left out",
                             x->name);
         }
-        if (x->has_snapshot && has_known_process(x) && has_first_snapshot(x))
+        if (incident_has_snapshot(x) && has_known_process(x) && has_first_snapshot(x))
                 wait_for_exits(x);
         else
                 rest(x);
@@ -250,7 +251,7 @@ void incident_machine_step(Incident *x) {
                 rest_on(x);
                 break;
         case INCIDENT_ENDED:
-                if (x->is_published)
+                if (x->place == INCIDENT_PUBLISHED)
                         x->owner->remove(x);
                 else
                         publish(x);
@@ -263,7 +264,7 @@ void incident_machine_step(Incident *x) {
 }
 
 void incident_machine_salvage(Incident *x) {
-        x->is_salvage = true;
+        incident_set_content(x, INCIDENT_SALVAGING);
         incident_set_state(x, INCIDENT_SNAPSHOT);
         int r = incident_request_start(x, PROBE_SALVAGE, NULL, on_end);
         if (r < 0)
@@ -274,12 +275,14 @@ static void on_end(int result, const char *why, void *userdata) {
         Incident *x = userdata;
         if (result < 0)
                 log_warning(0, "incident %s: %s", x->name, why);
-        if (result < 0 && !x->is_salvage && !x->has_snapshot) {
+        if (result < 0 && x->content == INCIDENT_NOTHING) {
                 x->supervisor = supervisor_client_free(x->supervisor);
                 incident_machine_salvage(x);
                 return;
         }
-        x->has_snapshot = x->has_snapshot || result == 0;
+        if (result == 0 && !incident_has_snapshot(x))
+                incident_set_content(x, x->content == INCIDENT_NOTHING ? INCIDENT_WHOLE
+                                                                       : INCIDENT_SALVAGED);
         x->is_public_reported = true;
         incident_report_public(x);
         x->supervisor = supervisor_client_free(x->supervisor);
@@ -290,7 +293,7 @@ void incident_machine_on_joined(Incident *x) {
         incident_report_public(x);
         if (x->state != INCIDENT_WAITING && x->state != INCIDENT_RESTING)
                 return; /* the end of the running request handles it */
-        if (x->has_snapshot && has_news(x)) {
+        if (incident_has_snapshot(x) && has_news(x)) {
                 timer_disarm(x->timer);
                 incident_set_state(x, INCIDENT_SNAPSHOT);
                 after_snapshot(x);

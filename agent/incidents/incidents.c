@@ -169,7 +169,7 @@ void incidents_on_note(Incidents *i, const NoteView *v) {
 
 void incidents_add_unit_of_note(Incidents *i, const NoteView *v) {
         LIST_FOREACH_ITEM (Incident, x, link, &i->incidents)
-                if (!x->is_published && incident_texts_have(&x->notes, v->note->id))
+                if (x->place != INCIDENT_PUBLISHED && incident_texts_have(&x->notes, v->note->id))
                         add_unit(x, v, true);
 }
 
@@ -235,7 +235,7 @@ void incidents_on_hw_error(Incidents *i, const char *line, const char *record) {
 
 bool incidents_get(const Incidents *i, const char *name, IncidentView *ret) {
         LIST_FOREACH_ITEM (const Incident, x, link, &i->incidents) {
-                if (strcmp(x->name, name) != 0 || x->is_published)
+                if (strcmp(x->name, name) != 0 || x->place == INCIDENT_PUBLISHED)
                         continue;
                 *ret = (IncidentView){ .name = x->name,
                                        .done = x->state >= INCIDENT_WAITING,
@@ -262,7 +262,7 @@ static bool is_underway(const Incident *x) {
         case INCIDENT_RESTING:
                 return x->cause != INCIDENT_REQUESTED;
         case INCIDENT_ENDED:
-                return incident_is_evidence(x) && !x->is_published;
+                return incident_is_evidence(x) && x->place != INCIDENT_PUBLISHED;
         case N_INCIDENT_STATES:
                 break;
         }

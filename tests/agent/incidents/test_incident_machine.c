@@ -73,7 +73,7 @@ static void begin_incident(Fixture *f) {
         f->x->begun_boot_usec = f->clock.boot_usec;
         assert_int_equal(incident_directory_create(f->x), 0);
         assert_int_equal(fs_write_file(f->x->dir_fd, SNAPSHOT_FILE, "{}", 2, 0600), 0);
-        f->x->has_snapshot = true;
+        incident_set_content(f->x, INCIDENT_WHOLE);
 }
 
 static int setup(void **state) {
@@ -264,7 +264,7 @@ static void a_snapshot_names_the_dump_that_a_hook_makes_while_it_rests(void **st
         f->clock.boot_usec += more;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_true(f->x->is_published);
+        assert_int_equal(f->x->place, INCIDENT_PUBLISHED);
         assert_int_equal(f->x->dir_fd, -1);
         describe(f, &rec);
         assert_string_equal(rec.subject, DUMP);
@@ -283,7 +283,7 @@ static void a_directory_that_never_came_is_not_waited_for_for_ever(void **state)
         f->clock.boot_usec += HOOK_DEADLINE_USEC + 5 * USEC_PER_SEC;
         timer_ends(f);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_true(f->x->is_published);
+        assert_int_equal(f->x->place, INCIDENT_PUBLISHED);
 }
 
 static void a_drain_ends_the_waiting_for_others_and_its_last_minute_that_for_processes(
@@ -297,7 +297,7 @@ static void a_drain_ends_the_waiting_for_others_and_its_last_minute_that_for_pro
         assert_int_equal(f->x->state, INCIDENT_RECHECKING);
         examine_again(f);
         turn_until(f, INCIDENT_ENDED);
-        assert_true(f->x->is_published);
+        assert_int_equal(f->x->place, INCIDENT_PUBLISHED);
 }
 
 static void what_rests_when_a_drain_begins_is_published_at_once(void **state) {
@@ -306,7 +306,7 @@ static void what_rests_when_a_drain_begins_is_published_at_once(void **state) {
         assert_int_equal(f->x->state, INCIDENT_RESTING);
         incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_true(f->x->is_published);
+        assert_int_equal(f->x->place, INCIDENT_PUBLISHED);
         assert_int_equal(turn(f), 0);
 }
 
@@ -351,7 +351,7 @@ static void what_cannot_be_published_is_tried_again_and_no_drain_is_safe_before(
         rest_late(f);
         incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
         assert_int_equal(f->x->state, INCIDENT_ENDED);
-        assert_false(f->x->is_published);
+        assert_int_not_equal(f->x->place, INCIDENT_PUBLISHED);
         assert_int_equal(incidents_n_underway(&f->incidents), 1);
         assert_int_equal(rmdir(taken), 0);
         assert_in_range(timer_in_usec(f), USEC_PER_SEC, USEC_PER_MINUTE);
@@ -394,7 +394,7 @@ static void one_that_has_ended_and_was_not_published_is_published(void **state) 
         incident_set_state(f->x, INCIDENT_ENDED);
         incident_directory_write(f->x);
         resume(f);
-        assert_true(f->x->is_published);
+        assert_int_equal(f->x->place, INCIDENT_PUBLISHED);
         assert_int_equal(turn(f), 0);
 }
 
@@ -405,7 +405,7 @@ static void what_an_operator_has_requested_stays(void **state) {
         incident_set_state(f->x, INCIDENT_ENDED);
         incident_directory_write(f->x);
         resume(f);
-        assert_false(f->x->is_published);
+        assert_int_not_equal(f->x->place, INCIDENT_PUBLISHED);
         assert_int_equal(turn(f), 1);
         assert_true(incidents_get(&f->incidents, NAME, &view));
 }
@@ -447,12 +447,12 @@ static void a_snapshot_for_another_node_is_shipped(void **state) {
         f->config.snapshot.enabled = true;
         assert_int_equal(incidents_on_peer_failure(&f->incidents, "rank 3"), 0);
         Incident *x = newest(f);
-        x->has_snapshot = true;
+        incident_set_content(x, INCIDENT_WHOLE);
         incident_set_state(x, INCIDENT_RESTING);
         f->clock.boot_usec += INCIDENT_YOUNG_USEC;
         incident_machine_step(x);
         assert_int_equal(x->state, INCIDENT_ENDED);
-        assert_true(x->is_published);
+        assert_int_equal(x->place, INCIDENT_PUBLISHED);
 }
 
 static void rest_and_end(Fixture *f, Incident *x) {
@@ -480,9 +480,9 @@ static void a_kill_for_lack_of_memory_that_joins_an_operators_snapshot_has_it_de
                                                            .kind = SOURCE_OOM,
                                                            .source = (char *)AGENT_SOURCE,
                                                            .path = (char *)"/x" });
-        x->has_snapshot = true;
+        incident_set_content(x, INCIDENT_WHOLE);
         rest_and_end(f, x);
-        assert_true(x->is_published);
+        assert_int_equal(x->place, INCIDENT_PUBLISHED);
         rec.path = strbuf_format("%s/snapshot-%s", evidence_path(f->evidence), name);
         assert_int_equal(evidence_describe(&rec), 0);
         assert_string_equal(rec.subject, OOM);
@@ -493,7 +493,7 @@ static void without_a_snapshot_there_is_nothing_to_deliver(void **state) {
         f->config.snapshot.enabled = true;
         incidents_on_oom_kill(&f->incidents, 1000, "a line");
         rest_and_end(f, newest(f));
-        assert_false(newest(f)->is_published);
+        assert_int_not_equal(newest(f)->place, INCIDENT_PUBLISHED);
 }
 
 int main(void) {
