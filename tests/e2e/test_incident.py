@@ -288,6 +288,7 @@ def a_stopped_agent_does_not_hold_the_hook():
         os.kill(a.pid, signal.SIGCONT)
     in_time(took, 1.1 * slowness())
     figures.append(f"hook with a stopped agent and a deadline of 1 s: {took:.3f} s")
+    a.wait_known(1)
     a.wait_all()
     assert only_manifest(a)["failure"]["code"] == 1200
     a.stop()
