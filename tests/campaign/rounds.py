@@ -193,7 +193,9 @@ class Round:
                 self.meet("kill -9 at any moment")
         elif code == 0 and was_asked_nicely:
             self.meet("SIGTERM")
-        self.ends.append({"by_itself": code != -signal.SIGKILL, "code": code,
+        # A SIGTERM that comes before a program has its handlers ends it like any other.
+        by_itself = code != -signal.SIGKILL and not (was_asked_nicely and code == -signal.SIGTERM)
+        self.ends.append({"by_itself": by_itself, "code": code,
                           "excuse": self.excuse(code) if code else None,
                           "last_words": self.agent.log[-600:] if code not in (0, -signal.SIGKILL)
                           else ""})
