@@ -120,7 +120,8 @@ void failures_set_unit_bundle(Failures *f, const FailureUnit *u, ClaimBundle sta
 bool failures_place_claims(Failures *f) {
         bool any = false;
         FAILURE_TABLE_FOREACH_PROCESS(p, &f->table) {
-                if (p->is_placed && p->n > 0)
+                /* A live process is in each failure that it lives through: it has none of its own. */
+                if (p->claim.state == CLAIM_ALIVE || (p->is_placed && p->n > 0))
                         continue;
                 const Decision *d = agreement_find(f->agreement, p->key->key, &p->claim);
                 if (!d || (p->is_placed && d->n == 0))
@@ -128,7 +129,7 @@ bool failures_place_claims(Failures *f) {
                 any = any || !p->is_placed;
                 p->is_placed = true;
                 p->n = d->n;
-                if (p->n > 0 && p->claim.state != CLAIM_ALIVE)
+                if (p->n > 0)
                         store_claim(f, p);
         }
         return any;

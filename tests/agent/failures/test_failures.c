@@ -1449,6 +1449,37 @@ static void what_was_named_before_its_failure_had_a_number_is_in_that_record(voi
         assert_bundle(&r, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
 }
 
+static void a_rank_that_lives_through_a_failure_is_of_the_one_that_it_fails_in(void **state) {
+        Fixture *f = *state;
+        see_rank(f, 0);
+        see_rank(f, 1);
+        hear(f, (NoteOptions){ .job = JOB,
+                               .rank = 0,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .pid = 100,
+                               .path = "/dumps/1" });
+        pass(f, 60 * SEC);
+        assert_int_equal(process(f, 0)->n, 1);
+        assert_int_equal(process(f, 1)->claim.state, CLAIM_ALIVE);
+        pass(f, USEC_PER_HOUR);
+        hear(f, (NoteOptions){ .job = JOB,
+                               .rank = 1,
+                               .cluster_id = OTHER_ID,
+                               .date_time = OTHER_TIME,
+                               .pid = 101,
+                               .path = "/dumps/2" });
+        (void)find_bundle(f, 2, OTHER_ID);
+        pass(f, 60 * SEC);
+        assert_int_equal(process(f, 1)->n, 2);
+        restart(f);
+        bucket.is_silent = true;
+        Bundle *dump = bundle_table_find(f->table, BUNDLE "2");
+        failures_on_found(f->failures, dump);
+        assert_true(is_named(f, dump));
+        assert_name(dump, "store", OTHER_ID, OTHER_TIME, 2);
+}
+
 /* ---- pointers ---- */
 
 #define OWN_POINTER DATE_TIME "-" RUNTIME_ID "/i-1/" BUNDLE "1.see.json"
@@ -1830,6 +1861,7 @@ int main(void) {
                 TEST(in_a_drain_the_record_is_written_at_once),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
+                TEST(a_rank_that_lives_through_a_failure_is_of_the_one_that_it_fails_in),
                 TEST(a_pointer_lies_at_the_bundles_own_place),
                 TEST(where_both_places_are_one_there_is_none),
                 TEST(pointers_are_bounded_and_those_underway_are_cancelled),
