@@ -168,8 +168,9 @@ void failures_step(Failures *f) {
                 failures_set_rendezvous(f);
                 f->meeting_usec = failures_now_usec(f) + MEETING_USEC;
         }
+        bool is_named = failures_place_claims(f); /* a record lists the bundles by that */
         execute_actions(f);
-        if (failures_place_claims(f))
+        if (failures_place_claims(f) || is_named)
                 f->context.on_named(f->context.userdata);
         report_peers(f);
         next = MIN(next, failure_pointers_step(&f->pointers, f->scheduler));

@@ -49,8 +49,11 @@ void failures_set_names(const Failures *f, Claim *c, const char *cluster_id,
         (void)snprintf(c->date_time, sizeof c->date_time, "%s", date_time);
 }
 
-/* Stores a claim, with the decision that it belongs to. */
-static void store_claim(const Failures *f, const FailureProcess *p) {
+/* Stores a claim, with the decision that it belongs to; that failure's number first in the rows of
+ * its bundles, which after a crash is done again. */
+static void store_claim(Failures *f, const FailureProcess *p) {
+        if (p->n > 0)
+                failures_number_bundles(f, p);
         _cleanup_(record_done) Record r = { .n = p->n };
         const Decision *d = p->n > 0 ? agreement_find(f->agreement, p->key->key, &p->claim) : NULL;
         char name[CLAIM_BOOT_ID_SIZE + 48];
@@ -120,7 +123,8 @@ void failures_set_unit_bundle(Failures *f, const FailureUnit *u, ClaimBundle sta
 bool failures_place_claims(Failures *f) {
         bool any = false;
         FAILURE_TABLE_FOREACH_PROCESS(p, &f->table) {
-                /* A live process is in each failure that it lives through: it has none of its own. */
+                /* A live process is in each failure that it lives through: it has none of its own.
+                 */
                 if (p->claim.state == CLAIM_ALIVE || (p->is_placed && p->n > 0))
                         continue;
                 const Decision *d = agreement_find(f->agreement, p->key->key, &p->claim);

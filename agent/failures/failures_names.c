@@ -219,10 +219,8 @@ static bool may_be_elsewhere(Failures *f, FailureUnit *u, const BundleRecord *re
                                                          .userdata = u }) >= 0;
 }
 
-bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
+static bool name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         BundleRecord *rec = &b->rec;
-        if (rec->name.agreed[0])
-                return true;
         if (source_kind_is_own(rec->kind))
                 return name_own(f, b, ret_wait_usec);
         if (!source_kind_has_incident(rec->kind))
@@ -251,12 +249,22 @@ bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
         return true;
 }
 
+bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec) {
+        if (b->rec.name.agreed[0])
+                return true;
+        bool is_named = name_bundle(f, b, ret_wait_usec);
+        if (is_named)
+                failures_number_bundle(f, &b->rec);
+        return is_named;
+}
+
 char *failures_explain(const Failures *f, const BundleRecord *rec) {
         const FailureName *n = &rec->name;
         char wait[64];
-        if (n->key[0])
+        if (n->agreed[0] && n->key[0])
                 return strbuf_format("It belongs to failure %s/%u, %s-%s (agreed: %s).", n->key,
-                                     n->n, n->date_time, n->cluster_id, n->agreed);
+                                     n->n, bundle_record_date_time(rec),
+                                     bundle_record_cluster_id(rec), n->agreed);
         const FailureUnit *u = rec->state == BUNDLE_READY && !n->agreed[0]
                                        ? failure_table_find_unit(&f->table, rec->source, rec->path)
                                        : NULL;

@@ -6,7 +6,7 @@
  *        |       +--> failures_reports.c   notes, ranks and bundles become claims
  *        |               +--> failures_claims.c    a claim changes, is stored, is restored
  *        |                       +--> failures_meeting.c   arbiter and rendezvous of a key
- *        |                               +--> failures_bundles.c   bundles for the node's record
+ *        |                               +--> failures_bundles.c   which bundles are of a failure
  *        +--> failure_table.c, failure_pointers.c, which know nothing of Failures
  */
 #pragma once
@@ -97,6 +97,11 @@ void failures_restore(Failures *f);
 
 /* ---- failures_bundles.c ---- */
 
+/** Writes into the rows of a process's bundles which failure they are of, once that has a number.
+ */
+void failures_number_bundles(Failures *f, const FailureProcess *p);
+/** As failures_number_bundles(), in memory, of a bundle that was just named without a failure. */
+void failures_number_bundle(const Failures *f, BundleRecord *rec);
 /** Adds the bundles that this node has of a failure. @param userdata  the Failures */
 void failures_add_bundles(const Decision *failure, NodeBundles *ret, void *userdata);
 /** A bundle has ended: the node's record of its failure, if it has one, is written again. */

@@ -102,15 +102,11 @@ int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local
         return 0;
 }
 
-void agreement_on_bundle(Agreement *a, const char *key, const char *cluster_id,
-                         const char *date_time, int64_t now) {
+void agreement_on_bundle(Agreement *a, const char *key, uint32_t n, int64_t now) {
         const AgreementKey *k = agreement_find_key(a, key);
-        for (size_t i = 0; k && i < k->n_failures; i++) {
-                AgreedFailure *f = k->failures[i];
-                if (strcmp(f->d.cluster_id, cluster_id) == 0 &&
-                    strcmp(f->d.date_time, date_time) == 0)
-                        agreement_record_soon(a, f, now);
-        }
+        AgreedFailure *f = k ? agreement_find_failure(k, n) : NULL;
+        if (f)
+                agreement_record_soon(a, f, now);
 }
 
 int agreement_restore(Agreement *a, const Decision *d, const Claim *c, int64_t now) {

@@ -47,10 +47,9 @@ void agreement_forget(Agreement *a, const char *key);
  * @return 0; -ENOSPC: bounded; -ENOMEM */
 int agreement_claim(Agreement *a, const char *key, const Claim *c, bool is_local, int64_t now);
 
-/** A bundle of this node, of the failure of this name, has ended: the node's record is written
+/** A bundle of this node, of the failure of this number, has ended: the node's record is written
  * again, since it says where its bundles are. */
-void agreement_on_bundle(Agreement *a, const char *key, const char *cluster_id,
-                         const char *date_time, int64_t now);
+void agreement_on_bundle(Agreement *a, const char *key, uint32_t n, int64_t now);
 
 /** A decision that is stored with a claim of this node: known again after a restart. */
 int agreement_restore(Agreement *a, const Decision *d, const Claim *c, int64_t now);

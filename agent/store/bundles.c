@@ -221,6 +221,15 @@ int store_update(Store *s, const BundleRecord *b) {
         return store_savepoint_end(s, r);
 }
 
+int store_set_failure_number(Store *s, const char *id, const char *key, uint32_t n) {
+        _cleanup_binder_ Binder b = { .statement = s->statements[STORE_BUNDLE_NUMBER] };
+        bind_text(&b, id);
+        bind_text(&b, key);
+        bind_number(&b, n);
+        int r = run_change(s, &b);
+        return r == 0 && sqlite3_changes(s->db) == 0 ? STORE_E_NOT_FOUND : r;
+}
+
 /* Runs a bound statement that yields one bundle or none. */
 static int read_one(Store *s, Binder *query, BundleRecord *ret) {
         _cleanup_(bundle_record_done) BundleRecord b = { 0 };

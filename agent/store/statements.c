@@ -43,6 +43,7 @@ static const char *const statements[N_STORE_STATEMENTS] = {
                 " failure_date_time = ?31, derived = ?32, failure_key = ?33, failure_n = ?34,"
                 " about = ?35, subject = ?36"
                 " WHERE id = ?1",
+        [STORE_BUNDLE_NUMBER] = "UPDATE bundles SET failure_key = ?2, failure_n = ?3 WHERE id = ?1",
         [STORE_BUNDLE_GET] = "SELECT row, " COLUMNS " FROM bundles WHERE id = ?1",
         [STORE_UNIT_FIND] = "SELECT row, " COLUMNS
                             " FROM bundles WHERE path = ?1 AND source = ?2 AND supplement_of = ''"

@@ -63,6 +63,8 @@ int store_add(Store *s, const BundleRecord *b);
  * supplement_of, first_seen_usec. The deliveries become those of the record. 0 or STORE_E_NOT_FOUND
  */
 int store_update(Store *s, const BundleRecord *b);
+/** Writes only which failure a bundle is of, in whatever state it is. 0 or STORE_E_NOT_FOUND */
+int store_set_failure_number(Store *s, const char *id, const char *key, uint32_t n);
 /** Reads one. 0 or STORE_E_NOT_FOUND. *ret is to be bundle_record_done(). */
 int store_get(Store *s, const char *id, BundleRecord *ret);
 /** The newest base bundle (not a supplement) for a unit's path in a source. 0 or STORE_E_NOT_FOUND.

@@ -15,6 +15,7 @@
 typedef enum StoreStatement {
         STORE_BUNDLE_ADD,
         STORE_BUNDLE_UPDATE,
+        STORE_BUNDLE_NUMBER,
         STORE_BUNDLE_GET,
         STORE_UNIT_FIND,
         STORE_UNIT_IS_PINNED,

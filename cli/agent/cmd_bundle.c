@@ -80,7 +80,8 @@ static void print_links(const Cli *cli, const json_t *b) {
         /* what is no id or key has no place in a URL */
         if (about && bundle_id_is_valid(id))
                 print_others(cli, b, "about it", about);
-        if (failure && *key && key[strspn(key, "0123456789abcdef")] == '\0')
+        if (failure && *key && key[strspn(key, "0123456789abcdef")] == '\0' &&
+            cli_number(incident, "n") > 0)
                 print_others(cli, b, "same failure", failure);
 }
 

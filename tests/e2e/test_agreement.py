@@ -20,6 +20,7 @@ import datetime
 import itertools
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -532,6 +533,15 @@ def nobody_waits_for_a_node_s_own_volume_a_job_of_one_node_or_what_has_no_hook()
         wait_bundles(one, 2)
         view = share.look()
         assert len([p for p, b in view.bundles.items() if b]) == 1, view.bundles
+        # The number comes from the store when both are delivered.
+        wait_for("both have the failure's number",
+                 lambda: all(b["incident"]["n"] == 1 for b in base_bundles(one)))
+        first, second = base_bundles(one)
+        key = first["incident"]["key"]
+        listed = one.bundles(f"?failure={key}/1")
+        assert {b["id"] for b in listed} >= {first["id"], second["id"]}, listed
+        shown = one.cli("show", first["id"]).stdout
+        assert re.search(f"^(same failure)? +{second['id']} ", shown, re.M), shown
         # What no hook speaks of.
         one.incompressible(65536)
         one.core()

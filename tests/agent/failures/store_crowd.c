@@ -280,8 +280,7 @@ static void advance_snapshot(Node *node) {
         if (node->snapshot_usec == 0 || node->snapshot_usec > now || node->has_snapshot)
                 return;
         node->has_snapshot = true;
-        agreement_on_bundle(node->agreement, KEY, d->cluster_id, d->date_time,
-                            now + node->boot_usec);
+        agreement_on_bundle(node->agreement, KEY, d->n, now + node->boot_usec);
 }
 
 static void add_bundles(const Decision *failure, NodeBundles *ret, void *userdata) {

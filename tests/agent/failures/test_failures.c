@@ -1342,6 +1342,23 @@ static void assert_bundle(const Record *r, const char *id, BundleState state, bo
         fail_msg("the record lacks %s", id);
 }
 
+static int count_rows(BundleRecord *rec, void *userdata) {
+        assert_int_equal(rec->name.n, 1);
+        ++*(size_t *)userdata;
+        return 0;
+}
+
+/* So many rows say that they are of the first failure of a key. */
+static void assert_numbered(Fixture *f, const char *text, size_t n) {
+        StoreFilter filter = { .state = -1, .failure_key = key_of(text), .failure_n = 1 };
+        size_t n_rows = 0;
+        assert_int_equal(store_list(f->store, &filter, count_rows, &n_rows), 0);
+        assert_int_equal(n_rows, n);
+        filter.failure_n = 0;
+        assert_int_equal(store_list(f->store, &filter, count_rows, &n_rows), 0);
+        assert_int_equal(n_rows, n);
+}
+
 static void a_record_names_the_object_of_each_bundle_of_its_failure(void **state) {
         Fixture *f = *state;
         decide_elsewhere(f, RUNTIME_ID);
@@ -1414,9 +1431,15 @@ static void what_went_alone_is_named_when_its_failure_is_known(void **state) {
         assert_int_equal(before.bundles.n, 3);
         assert_bundle(&before, BUNDLE "1", BUNDLE_DELIVERED, true);
         assert_bundle(&before, BUNDLE "1-s1", BUNDLE_DELIVERED, true);
+        assert_numbered(f, RUNTIME_ID, 3);
+        assert_name(own, "alone", "", "", 1); /* its place stays */
         restart(f);
         own = bundle_table_find(f->table, "snapshot-20260527T051233-000000000001");
-        own->rec.name = (FailureName){ .agreed = "alone" };
+        own->rec.name = (FailureName){ 0 }; /* it began before it was known of what it is */
+        own->rec.deliveries[0].object = strdup("/v/x");
+        assert_true(is_named(f, own));
+        assert_name(own, "alone", "", "", 1);
+        free(own->rec.deliveries[0].object);
         deliver(f, own);
         pass(f, 60 * SEC);
         _cleanup_(record_done) Record after = own_record(RUNTIME_ID);
@@ -1441,12 +1464,29 @@ static void what_was_named_before_its_failure_had_a_number_is_in_that_record(voi
         deliver(f, dump);
         bucket.is_silent = false;
         pass(f, 40 * SEC);
+        assert_int_equal(own->rec.name.n, 1);
+        bundle_save(f->table, own);
+        assert_numbered(f, JOB, 2);
         deliver(f, own);
         pass(f, 40 * SEC);
         _cleanup_(record_done) Record r = own_record(JOB);
         assert_int_equal(r.bundles.n, 2);
         assert_bundle(&r, BUNDLE "1", BUNDLE_DELIVERED, true);
         assert_bundle(&r, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
+}
+
+static void a_dump_that_ends_before_its_failure_has_a_name_is_of_it_too(void **state) {
+        Fixture *f = *state;
+        bucket.is_silent = true;
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        assert_false(is_named(f, dump));
+        assert_int_equal(bundle_set_state(f->table, dump, BUNDLE_CANCELLED, NULL), 0);
+        decide_elsewhere(f, RUNTIME_ID);
+        bucket.is_silent = false;
+        pass(f, 60 * SEC);
+        assert_numbered(f, RUNTIME_ID, 1);
+        _cleanup_(record_done) Record r = own_record(RUNTIME_ID);
+        assert_bundle(&r, BUNDLE "1", BUNDLE_CANCELLED, false);
 }
 
 static void a_rank_that_lives_through_a_failure_is_of_the_one_that_it_fails_in(void **state) {
@@ -1861,6 +1901,7 @@ int main(void) {
                 TEST(in_a_drain_the_record_is_written_at_once),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
+                TEST(a_dump_that_ends_before_its_failure_has_a_name_is_of_it_too),
                 TEST(a_rank_that_lives_through_a_failure_is_of_the_one_that_it_fails_in),
                 TEST(a_pointer_lies_at_the_bundles_own_place),
                 TEST(where_both_places_are_one_there_is_none),
