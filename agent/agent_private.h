@@ -151,8 +151,6 @@ void agent_start_hook(Agent *a, int fd);
 int agent_reports_start(Agent *a);
 /** Requests the reports that were still to be made when the agent stopped. */
 int agent_reports_resume(Agent *a);
-/** Evidence was delivered: requests again the reports for which there was no space. */
-void agent_reports_retry(Agent *a);
 /** A bundle is complete. */
 void agent_reports_on_ready(Agent *a, const Bundle *b);
 /** Of RetentionRunnerContext. */

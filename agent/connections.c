@@ -63,7 +63,8 @@ static void on_final(Bundle *b, void *userdata) {
                 on_discard(bundle_state_name(b->rec.state), 1, a);
         if (bundle_state_is_terminal(b->rec.state) && strcmp(b->rec.source, AGENT_SOURCE) == 0) {
                 evidence_on_final(a->evidence, b->rec.path);
-                agent_reports_retry(a);
+                if (a->crash_reports)
+                        crash_reports_retry(a->crash_reports);
         }
         if (b->rec.kind == SOURCE_PROCESS_CORE && bundle_state_is_terminal(b->rec.state) &&
             b->rec.state != BUNDLE_DELIVERED && a->crash_reports)

@@ -75,11 +75,6 @@ int agent_reports_resume(Agent *a) {
         return store_report_list_pending(a->store, on_report_pending, a);
 }
 
-void agent_reports_retry(Agent *a) {
-        if (a->crash_reports && crash_reports_take_refused(a->crash_reports))
-                (void)agent_reports_resume(a); /* else after the next start */
-}
-
 void agent_reports_on_line(const KernelLine *line, bool is_past, void *userdata) {
         const Agent *a = userdata;
         OomKill kill;

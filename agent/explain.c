@@ -109,7 +109,8 @@ static void explain_own(const Agent *a, const BundleRecord *rec, StrBuf *text) {
                 strbuf_addf(text, " It is about %s%s.", rec->subject,
                             is_waiting ? ", and waits for the name of that bundle" : "");
         if (a->crash_reports && crash_reports_has(a->crash_reports, rec->id))
-                strbuf_add(text, " Its crash report is being made; its files stay until then.");
+                strbuf_add(text,
+                           " Its crash report is still to be made; its files stay until then.");
 }
 
 char *agent_explain(const Agent *a, const BundleRecord *rec, const Bundle *b) {

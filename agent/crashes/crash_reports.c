@@ -1,14 +1,17 @@
 /* Crash reports of the cores in bundles: which one is made next, and what becomes of it.
  *
- *   QUEUED ─► READING ─► MAKING ─► WRITING
- *      ▲                    │
- *      └── its slice is over, and cores of other users wait
+ *   QUEUED ─► READING ─► MAKING ─► WRITING ─► WAITING
+ *      ▲                    │                    │
+ *      ├── its slice is over, and cores of other users wait
+ *      └── it could not be written, and may be now ┘
  *
  * One report is made at a time, by a worker that is idle for the kernel (report_job.c). The next
  * one is that of the user whose reports have taken the least time since the queue was empty. A
  * report is published by agent/evidence, and so becomes a bundle of its own; so does the reason why
  * one cannot be made. The core's bundle does not wait for it, but the core is kept on the disk
- * until then. The store knows which reports are pending, so that they are made after a restart. */
+ * until then. A report that cannot be written, because the disk is full or too much of its user's
+ * is not delivered, is made again, when a bundle of the agent's own has ended or later, for an
+ * hour. The store knows which reports are pending, so that they are made after a restart. */
 #include "agent/crashes/crash_reports.h"
 
 #include <errno.h>
@@ -35,6 +38,7 @@
 #include "lib/base/path.h"
 #include "lib/base/strbuf.h"
 #include "lib/base/transition.h"
+#include "lib/event/timer.h"
 #include "lib/event/worker_pool.h"
 
 #define REPORTS_MAX 512
@@ -47,6 +51,10 @@
  * stopped and started again later with the next one; a report that exceeds the last slice ends. */
 #define SLICE_MIN_USEC (5 * USEC_PER_SEC)
 #define SLICE_MAX_USEC (40 * USEC_PER_SEC)
+/* A report that cannot be written is made again after this time, which doubles, and is given up
+ * when it has been refused for so long: its core may fill the disk that the report needs. */
+#define RETRY_USEC USEC_PER_MINUTE
+#define RETRIES_USEC USEC_PER_HOUR
 /* A report that takes longer hangs on a file system that does not answer: nobody waits for it. */
 #define HANGS_USEC (CRASH_STREAM_TIMEOUT_USEC + 2 * REPORT_TIMEOUT_USEC)
 
@@ -55,6 +63,7 @@ typedef enum ReportState {
         REPORT_READING, /* a worker opens the core and reads whose it is */
         REPORT_MAKING,  /* a worker waits for the child */
         REPORT_WRITING, /* a worker writes the files of its bundle */
+        REPORT_WAITING, /* it could not be written */
         N_REPORT_STATES
 } ReportState;
 
@@ -71,6 +80,9 @@ typedef struct PendingReport {
         About about;
         bool is_reserved; /* in agent/evidence, which must hear how it ended */
         int error;        /* of writing */
+        /* Of one that could not be written, CLOCK_BOOTTIME: since when, and when it is made again;
+         * 0: it was never refused. */
+        uint64_t refused_usec, due_usec;
 } PendingReport;
 
 struct CrashReports {
@@ -85,17 +97,19 @@ struct CrashReports {
         uint64_t running_since_usec;
         KernelLog *kernel_log;
         uid_t last_uid;
-        bool has_refused; /* agent/evidence had no space for one, which is pending in the store */
         sd_event_source *next;
+        sd_event_source *retry; /* the first WAITING one is due */
 };
 
 static void set_state(PendingReport *x, ReportState to) {
         static const char *const names[N_REPORT_STATES] = { "queued", "reading", "making",
-                                                            "writing" };
+                                                            "writing", "waiting" };
         static const unsigned moves[N_REPORT_STATES] = {
                 [REPORT_QUEUED] = 1U << REPORT_READING,
                 [REPORT_READING] = 1U << REPORT_MAKING | 1U << REPORT_WRITING,
                 [REPORT_MAKING] = 1U << REPORT_WRITING | 1U << REPORT_QUEUED,
+                [REPORT_WRITING] = 1U << REPORT_WAITING,
+                [REPORT_WAITING] = 1U << REPORT_QUEUED,
         };
         static const StateTable table = { "crash report", names, moves, N_REPORT_STATES };
         if (transition_check(&table, x->state, to, x->job.bundle_id) == 0)
@@ -235,13 +249,77 @@ static void remove_report(PendingReport *x) {
                 bound_reset(&c->time);
 }
 
+static int on_retry(sd_event_source *s, uint64_t usec, void *userdata);
+
+static void arm_retry(CrashReports *c) {
+        uint64_t now = clock_boottime_usec(), due_usec = UINT64_MAX;
+        LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports)
+                if (x->state == REPORT_WAITING)
+                        due_usec = MIN(due_usec, x->due_usec);
+        if (due_usec == UINT64_MAX)
+                return;
+        int r = timer_arm(&c->retry, &(TimerOptions){ .event = c->context.event,
+                                                      .usec = due_usec > now ? due_usec - now : 0,
+                                                      .handler = on_retry,
+                                                      .userdata = c });
+        if (r < 0)
+                log_error(r, "crash reports that wait for space are not made until the next core");
+}
+
+/* Makes those that wait again. @param now  UINT64_MAX: all of them */
+static void retry_due(CrashReports *c, uint64_t now) {
+        LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports) {
+                if (x->state != REPORT_WAITING || x->due_usec > now)
+                        continue;
+                set_state(x, REPORT_QUEUED);
+                schedule(c);
+        }
+        arm_retry(c);
+}
+
+static int on_retry(sd_event_source *s, uint64_t usec, void *userdata) {
+        (void)s, (void)usec;
+        retry_due(userdata, clock_boottime_usec());
+        return 0;
+}
+
+/* @return whether one that could not be written is made again, and waits */
+static bool postpone(PendingReport *x) {
+        CrashReports *c = x->owner;
+        uint64_t now = clock_boottime_usec();
+        char text[64];
+        if (x->refused_usec == 0) {
+                x->refused_usec = now;
+                log_dump(
+                        x->job.bundle_id, LOG_WARNING, x->error,
+                        "its crash report cannot be written; it is made again when there is space, "
+                        "within %s, and its core is kept until then",
+                        clock_format_duration(text, RETRIES_USEC));
+        } else if (now - x->refused_usec >= RETRIES_USEC)
+                return false;
+        x->due_usec = now + MAX(now - x->refused_usec, RETRY_USEC);
+        x->is_reserved = false;
+        x->error = 0;
+        report_job_reset(&x->job);
+        cleanup_closep(&x->job.json_fd);
+        cleanup_closep(&x->job.text_fd);
+        x->job.json_fd = x->job.text_fd = -1;
+        set_state(x, REPORT_WAITING);
+        c->running = NULL;
+        arm_retry(c);
+        schedule(c);
+        return true;
+}
+
 /* Removes a report that has ended. In the store it is pending until it is published. */
-static void end(PendingReport *ended) {
-        _cleanup_(report_freep) PendingReport *x = ended;
+static void end(PendingReport *x) {
         CrashReports *c = x->owner;
         const CrashReportsContext *context = &c->context;
         if (x->is_reserved)
                 evidence_end(context->evidence, x->name, x->error);
+        if (x->error < 0 && !x->is_unwanted && postpone(x))
+                return;
+        _cleanup_(report_freep) PendingReport *ended = x;
         remove_report(x);
         schedule(c);
         if (x->is_unwanted && !x->is_reserved) {
@@ -253,11 +331,10 @@ static void end(PendingReport *ended) {
                 r = store_report_end(context->store, x->job.bundle_id,
                                      x->job.signature[0] ? x->job.signature : NULL,
                                      context->clock->realtime_usec(context->clock));
-        c->has_refused = c->has_refused || r == -EDQUOT;
         if (r < 0)
                 log_dump(x->job.bundle_id, LOG_WARNING, r,
-                         "its crash report cannot be written; it is made again %s",
-                         r == -EDQUOT ? "when others are delivered" : "after the next start");
+                         "its crash report cannot be written; it is made again after the next "
+                         "start");
         else
                 log_dump(x->job.bundle_id, LOG_INFO, 0, "its crash report is made%s%s",
                          x->job.signature[0] ? ", signature " : "", x->job.signature);
@@ -339,6 +416,8 @@ static PendingReport *pick_next(CrashReports *c) {
         PendingReport *first = NULL;
         uint64_t least = 0;
         LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports) {
+                if (x->state != REPORT_QUEUED)
+                        continue;
                 const uint64_t used = bound_amount(&c->time, &(Owner){ .uid = x->job.uid });
                 if (first && (used > least ||
                               (used == least &&
@@ -353,7 +432,8 @@ static PendingReport *pick_next(CrashReports *c) {
 static void set_others_wait(CrashReports *c) {
         bool others_wait = false;
         LIST_FOREACH_ITEM (PendingReport, x, link, &c->reports)
-                others_wait = others_wait || (c->running && x->job.uid != c->running->job.uid);
+                others_wait = others_wait || (c->running && x->state == REPORT_QUEUED &&
+                                              x->job.uid != c->running->job.uid);
         if (c->running)
                 atomic_store(&c->running->job.others_wait, others_wait);
 }
@@ -461,16 +541,14 @@ bool crash_reports_has(const CrashReports *c, const char *bundle_id) {
         return find_report(c, bundle_id) && !is_hung(c);
 }
 
-bool crash_reports_take_refused(CrashReports *c) {
-        bool has = c->has_refused;
-        c->has_refused = false;
-        return has;
+void crash_reports_retry(CrashReports *c) {
+        retry_due(c, UINT64_MAX);
 }
 
 void crash_reports_cancel(CrashReports *c, const char *bundle_id) {
         PendingReport *x = find_report(c, bundle_id);
         (void)store_report_end(c->context.store, bundle_id, NULL, 0); /* else at the next start */
-        if (x && x->state == REPORT_QUEUED) {
+        if (x && (x->state == REPORT_QUEUED || x->state == REPORT_WAITING)) {
                 remove_report(x);
                 report_free(x);
         } else if (x)
@@ -482,7 +560,10 @@ const Bound *crash_reports_bound(const CrashReports *c) {
 }
 
 size_t crash_reports_n(const CrashReports *c) {
-        return is_hung(c) ? 0 : c->n;
+        size_t n = 0;
+        LIST_FOREACH_ITEM (const PendingReport, x, link, &c->reports)
+                n += x->state != REPORT_WAITING;
+        return is_hung(c) ? 0 : n;
 }
 
 /* ---- the kernel's log ---- */
@@ -586,6 +667,7 @@ CrashReports *crash_reports_free(CrashReports *c) {
                         report_free(x);
         }
         sd_event_source_disable_unref(c->next);
+        sd_event_source_disable_unref(c->retry);
         kernel_log_free(c->kernel_log);
         bound_done(&c->bound);
         bound_done(&c->killed);

@@ -45,15 +45,15 @@ void crash_reports_request(CrashReports *c, const CrashReportsCore *core);
 /** @return whether the report of a bundle's core is still to be made: the core is not to be
  * deleted */
 bool crash_reports_has(const CrashReports *c, const char *bundle_id);
-/** @return whether agent/evidence has refused reports, for lack of space, since the last call. They
- * are pending in the store. */
-bool crash_reports_take_refused(CrashReports *c);
+/** Evidence was delivered, and there may be space: those that could not be written are made again
+ * at once. */
+void crash_reports_retry(CrashReports *c);
 /** The bundle will not be delivered: nobody needs its report. */
 void crash_reports_cancel(CrashReports *c, const char *bundle_id);
 /** Whose the reports are that wait to be made, for the view. */
 const Bound *crash_reports_bound(const CrashReports *c);
-/** @return how many reports are still to be made; 0 while one hangs on a file system that does not
- * answer: then all are made after the next start */
+/** @return how many reports are being made, or are next; not those that wait for space. 0 while one
+ * hangs on a file system that does not answer: then all are made after the next start */
 size_t crash_reports_n(const CrashReports *c);
 
 /** Keeps a line of the kernel log that says something about a crash. */

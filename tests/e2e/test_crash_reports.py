@@ -180,6 +180,39 @@ def a_core_that_its_owner_removes_once_it_is_delivered_has_its_report():
     a.stop()
 
 
+def assert_kept(a):
+    """The core stays, since its report is not made."""
+    (core,) = [b["id"] for b in a.bundles() if b["kind"] == "process-core"]
+    explained = a.cli("explain", core).stdout
+    assert "report is still to be made; its files stay until then" in explained, explained
+
+
+@test
+def a_report_that_cannot_be_written_is_made_when_it_can_and_its_core_stays_until_then():
+    a = node(settle="1s")
+    a.config["retention"] = {"after_delivery": "delete", "keep_for": "0s", "max_use": "off",
+                             "keep_free": "off"}
+    a.start()
+    place = a.path("state", "evidence.new")
+    os.rmdir(place)
+    core = crash(a, threads=2)
+    wait_for("it cannot be written", lambda: "it is made again when there is space" in a.log, 60)
+    a.wait_delivered(1)
+    assert_kept(a)
+    assert os.path.exists(core)
+    os.mkdir(place, 0o700)
+    other = a.path("state", "evidence", "snapshot-20260527T051233-1")  # its end is what is awaited
+    os.mkdir(a.path("state", "made"))
+    with open(a.path("state", "made", "snapshot.json"), "wb") as f:
+        f.write(b"{}")
+    os.rename(a.path("state", "made"), other)
+    a.ask("flush")
+    wait_for("the report is there", lambda: reports(a), timeout=60)
+    wait_for("the core is deleted", lambda: not os.path.exists(core), timeout=60)
+    assert a.log.count("its crash report cannot be written") == 1
+    a.stop()
+
+
 @test
 def a_report_for_which_there_is_no_space_is_made_when_others_are_delivered():
     a = node(settle="1s")
@@ -194,7 +227,8 @@ def a_report_for_which_there_is_no_space_is_made_when_others_are_delivered():
         json.dump({"uid": 0, "related": [], "boot": "", "processes": []}, f)
     a.start()
     crash(a, threads=2)
-    wait_for("it is refused", lambda: "it is made again when others are delivered" in a.log, 60)
+    wait_for("it is refused", lambda: "it is made again when there is space" in a.log, 60)
+    assert_kept(a)
     assert a.sql("SELECT count(*) FROM reports_pending") == "1"
     os.makedirs(a.path("later"))
     a.wait_delivered(3)
