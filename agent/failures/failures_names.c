@@ -107,7 +107,8 @@ static const Decision *decision_of_processes(const Failures *f, const BundleReco
                 c.pid = (uint32_t)about.processes[i].pid;
                 c.start_ticks = about.processes[i].start_ticks;
                 const FailureProcess *p = failure_table_find_process(&f->table, &c);
-                if (!p || (rec->uid != 0 && p->entry.uid != rec->uid)) /* another user's joined */
+                /* Of root's, `about` has only the processes that may name it. */
+                if (!p || (rec->uid != 0 && p->entry.uid != rec->uid))
                         continue;
                 found = agreement_find(f->agreement, p->key->key, &p->claim);
                 *ret_is_pending = *ret_is_pending ||

@@ -332,6 +332,21 @@ static int add_bundles(const Incident *x, bool of_others, About *ret) {
         return r;
 }
 
+/* The failure of a process names the snapshot if no bundle does. What the kernel's log or another
+ * node reports concerns the processes of all users; what an operator has requested or a hook has
+ * noted, those of the same user only: others have merely joined. */
+static int add_naming_processes(const Incident *x, About *ret) {
+        const bool is_of_node = x->cause == INCIDENT_KERNEL || x->cause == INCIDENT_PEER;
+        const bool is_of_all = is_of_node && owner_is_same(&x->by, &incident_host);
+        int r = 0;
+        for (size_t k = 0; r >= 0 && k < x->n_processes; k++) {
+                const IncidentProcess *p = x->processes[k];
+                if (is_of_all || p->owner.uid == x->by.uid)
+                        r = about_add_process(ret, p->pid, p->start_ticks);
+        }
+        return MIN(r, 0);
+}
+
 /* The first bundle places the snapshot: it is never a dump of another user than the one who caused
  * it, whose note may only have joined. */
 static int describe(const Incident *x, About *ret) {
@@ -341,9 +356,7 @@ static int describe(const Incident *x, About *ret) {
                 r = about_add_related(ret, x->related.items[k]);
         if (r >= 0 && ret->n_related > 0)
                 r = add_bundles(x, true, ret);
-        for (size_t k = 0; r >= 0 && k < x->n_processes; k++)
-                r = about_add_process(ret, x->processes[k]->pid, x->processes[k]->start_ticks);
-        return MIN(r, 0);
+        return r < 0 ? r : add_naming_processes(x, ret);
 }
 
 const char *incident_directory_evidence_name(const char *name, char ret[static EVIDENCE_NAME_MAX]) {

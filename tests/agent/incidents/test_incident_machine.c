@@ -329,6 +329,30 @@ static void a_dump_of_another_user_does_not_place_it(void **state) {
         assert_string_equal(rec.subject, "");
 }
 
+/* @return how many processes may name root's snapshot that a note of uid 1000 has joined */
+static size_t count_naming_processes(Fixture *f, IncidentCause cause) {
+        _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
+        _cleanup_(about_done) About about = { 0 };
+        f->x->by = incident_host;
+        f->x->cause = cause;
+        add_rank(f, 0);
+        f->x->processes[0]->owner.uid = 1000;
+        rest_late(f);
+        incidents_hurry(&f->incidents, INCIDENT_HURRY_DRAIN);
+        describe(f, &rec);
+        assert_int_equal(about_parse(rec.about, strlen(rec.about), &about), 0);
+        return about.n_processes;
+}
+
+/* An operator has requested it, or root's hook. */
+static void a_process_of_another_user_does_not_name_what_a_person_has_caused(void **state) {
+        assert_int_equal(count_naming_processes(*state, INCIDENT_NOTE), 0);
+}
+
+static void a_process_of_any_user_names_what_the_kernels_log_has_caused(void **state) {
+        assert_int_equal(count_naming_processes(*state, INCIDENT_KERNEL), 1);
+}
+
 static void a_dump_of_another_user_is_named_after_its_own(void **state) {
         Fixture *f = *state;
         _cleanup_(bundle_record_done) BundleRecord rec = { 0 };
@@ -506,6 +530,8 @@ int main(void) {
                 TEST(a_drain_ends_the_waiting_for_others_and_its_last_minute_that_for_processes),
                 TEST(what_rests_when_a_drain_begins_is_published_at_once),
                 TEST(a_dump_of_another_user_does_not_place_it),
+                TEST(a_process_of_another_user_does_not_name_what_a_person_has_caused),
+                TEST(a_process_of_any_user_names_what_the_kernels_log_has_caused),
                 TEST(a_dump_of_another_user_is_named_after_its_own),
                 TEST(what_cannot_be_published_is_tried_again_and_no_drain_is_safe_before),
                 TEST(its_dumps_are_known_after_a_restart),
