@@ -197,11 +197,8 @@ void path_probes_add(IntakeSource *s, const char *relative) {
                 return; /* the scan after the hold finds it */
         const Owner owner = owner_of_path(s, relative);
         const bool is_first = bound_amount(&s->paths.queue.bound, &owner) == 0;
-        if (path_queue_add(&s->paths.queue, relative, &owner) <
-            0) { /* the scan finds what was not queued */
-                s->scan.is_wanted = true;
-                s->calls.start_scan(s);
-        }
+        if (path_queue_add(&s->paths.queue, relative, &owner) < 0)
+                s->calls.start_scan(s); /* it finds what was not queued */
         /* Otherwise the end of a probe or the timer continues, unless a thread could not be
          * started. */
         if (is_first || (s->paths.probing.total == 0 && bound_amount(&s->paths.rests, &owner) == 0))

@@ -40,7 +40,7 @@ typedef enum SourceScanResult {
         SOURCE_SCAN_UNREAD,  /* something, or all, could not be read */
 } SourceScanResult;
 
-/* source_scan.c's; `is_wanted` is also set by whoever finds that a scan is needed. */
+/* source_scan.c's. */
 typedef struct SourceScan {
         SourceScanState state; /* by set_state() alone */
         WorkerPool *pool;      /* one thread: a hung mount holds up nothing else */

@@ -68,7 +68,6 @@ static void on_change(const char *relative, bool is_dir, void *userdata) {
 static void on_rescan(const char *why, void *userdata) {
         IntakeSource *s = userdata;
         log_debug("source %s: scanning, because %s", s->config->name, why);
-        s->scan.is_wanted = true;
         s->calls.start_scan(s);
 }
 

@@ -101,6 +101,23 @@ def what_comes_after_a_drain_waits_for_resume():
 
 
 @test
+def a_directory_that_appears_after_the_drain_waits_for_resume_too():
+    a = Agent()
+    a.start()
+    assert drain(a) == SAFE
+    os.mkdir(a.path("dumps"))
+    units = dumps(a, 1)
+    wait_for("it is watched", lambda: "source core-dumps: scanning, because the directory is "
+             "watched now" in a.log)
+    assert drain(a) == SAFE
+    assert not a.manifests(), "a new bundle was taken while draining"
+    assert a.cli("resume").returncode == 0
+    a.wait_delivered(1)
+    all_arrived(a, units)
+    a.stop()
+
+
+@test
 def not_everything_there_in_time_is_not_safe_and_reports_what():
     a = blocked(Agent())
     units = dumps(a, 2)
