@@ -244,9 +244,11 @@ static int add_watch(int inotify_fd, int fd, uint32_t mask) {
         int wd;
 
         /* By the descriptor's link in /proc: a path could lead elsewhere by now. IN_DONT_FOLLOW
-         * would watch that link itself. */
+         * would watch that link itself. IN_MASK_ADD is for a directory that is watched already: to
+         * replace a mask, Linux sets it to 0 first (inotify_update_existing_watch(), 6.18), and
+         * what happens before it sets the new one raises no event. */
         (void)snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-        wd = inotify_add_watch(inotify_fd, name, mask);
+        wd = inotify_add_watch(inotify_fd, name, mask | IN_MASK_ADD);
         return wd < 0 ? -errno : wd;
 }
 

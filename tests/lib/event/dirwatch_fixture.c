@@ -12,6 +12,7 @@
 #include "tests/harness/unit.h"
 
 #define TURNS_MAX 200000
+#define IDLE_TURNS_MAX 6000 /* of 10 ms */
 
 static void on_change(const char *relative, bool is_dir, void *userdata) {
         Fixture *f = userdata;
@@ -100,10 +101,14 @@ void fixture_settle(Fixture *f) {
 }
 
 void fixture_until(Fixture *f, bool (*is_so)(Fixture *f)) {
-        for (unsigned i = 0; i < TURNS_MAX; i++) {
+        for (unsigned i = 0, n_idle = 0; i < TURNS_MAX && n_idle < IDLE_TURNS_MAX; i++) {
+                int r;
+
                 if (is_so(f))
                         return;
-                assert_true(sd_event_run(f->event, 10000) >= 0);
+                r = sd_event_run(f->event, 10000);
+                assert_true(r >= 0);
+                n_idle = r > 0 ? 0 : n_idle + 1;
         }
         fail_msg("what was waited for did not come");
 }

@@ -29,7 +29,8 @@ int fixture_teardown(void **state); /* removes all */
 void fixture_watch(Fixture *f);
 /** Runs the loop until it has nothing to do. */
 void fixture_settle(Fixture *f);
-/** Runs the loop until *p is true, at most a bounded number of turns; fails the test otherwise. */
+/** Runs the loop until is_so() is true. Fails the test after a minute without an event, or after a
+ * bounded number of turns. */
 void fixture_until(Fixture *f, bool (*is_so)(Fixture *f));
 void fixture_forget(Fixture *f); /* what was told so far */
 bool fixture_was_reported(const Fixture *f, const char *what);

@@ -24,7 +24,27 @@ static int refuse_watches_with;
 static bool hide_types;
 static int refuse_instances_with;
 
+/* Paths below the base of `maker`: made before a directory is listed, and while the mask of an
+ * existing watch is set; NULL: none. */
+static Fixture *maker;
+static const char *made_before_listing, *made_at_renewal;
+
 int __real_inotify_add_watch(int fd, const char *path, uint32_t mask);
+
+/* Like inotify_add_watch(), but when it replaces the mask of an existing watch, the moment without
+ * a mask is as long as the file takes to be made. In Linux it is some nanoseconds. */
+static int renew_watch(int fd, const char *path, uint32_t mask) {
+        int wd = __real_inotify_add_watch(fd, path, (mask & ~IN_MASK_ADD) | IN_MASK_CREATE);
+
+        if (wd >= 0 || errno != EEXIST)
+                return wd;
+        if (!(mask & IN_MASK_ADD)) /* 0 is refused; nothing here raises IN_ATTRIB */
+                assert_true(__real_inotify_add_watch(fd, path, IN_ATTRIB) >= 0);
+        make_file(maker, made_at_renewal);
+        made_at_renewal = NULL;
+        return __real_inotify_add_watch(fd, path, mask);
+}
+
 int __wrap_inotify_add_watch(int fd, const char *path, uint32_t mask);
 int __wrap_inotify_add_watch(int fd, const char *path, uint32_t mask) {
         if (refuse_watches_with) {
@@ -37,7 +57,8 @@ int __wrap_inotify_add_watch(int fd, const char *path, uint32_t mask) {
         }
         if (watches_left > 0)
                 watches_left--;
-        return __real_inotify_add_watch(fd, path, mask);
+        return made_at_renewal ? renew_watch(fd, path, mask)
+                               : __real_inotify_add_watch(fd, path, mask);
 }
 
 int __real_inotify_rm_watch(int fd, int wd);
@@ -60,6 +81,9 @@ int __wrap_inotify_init1(int flags) {
 ssize_t __real_getdents64(int fd, void *buffer, size_t n);
 ssize_t __wrap_getdents64(int fd, void *buffer, size_t n);
 ssize_t __wrap_getdents64(int fd, void *buffer, size_t n) {
+        if (made_before_listing)
+                make_dir(maker, made_before_listing);
+        made_before_listing = NULL;
         ssize_t r = __real_getdents64(fd, buffer, n);
 
         for (ssize_t at = 0; hide_types && at < r;) {
@@ -77,8 +101,9 @@ static int setup(void **state) {
         watches_left = -1;
         refuse_watches_with = refuse_instances_with = 0;
         hide_types = false;
+        made_before_listing = made_at_renewal = NULL;
         (void)fixture_setup(state);
-        f = *state;
+        maker = f = *state;
         make_dir(f, "root");
         return 0;
 }
@@ -200,6 +225,38 @@ static void no_file_is_missed_while_somebody_makes_trees_as_fast_as_he_can(void 
                 (void)snprintf(path, sizeof path, "t%d/a/file", i);
                 assert_true(fixture_was_reported(f, path));
         }
+        assert_true(dirwatch_is_complete(f->watch));
+}
+
+static void a_file_made_while_a_watch_is_renewed_is_reported(void **state) {
+        Fixture *f = watched(state);
+        char path[64], sub[64], file[64];
+
+        /* A directory is watched again if it is listed first and its event comes then; in a slow
+         * turn of the loop the event comes first. */
+        made_at_renewal = file;
+        for (unsigned i = 0; made_at_renewal; i++) {
+                assert_true(i < 1000);
+                (void)snprintf(path, sizeof path, "root/d%u", i);
+                (void)snprintf(sub, sizeof sub, "root/d%u/sub", i);
+                (void)snprintf(file, sizeof file, "root/d%u/sub/file", i);
+                made_before_listing = sub;
+                make_dir(f, path);
+                fixture_settle(f);
+        }
+        assert_true(fixture_was_reported(f, file + strlen("root/")));
+}
+
+static void a_root_made_while_the_watch_of_its_parent_is_renewed_is_watched(void **state) {
+        Fixture *f = *state;
+
+        make_dir(f, "parent");
+        (void)snprintf(f->root, sizeof f->root, "%s/parent/root", f->base);
+        made_at_renewal = "parent/root/file";
+        fixture_watch(f);
+        fixture_settle(f);
+        assert_null(made_at_renewal);
+        assert_int_equal(f->n_rescans, 1);
         assert_true(dirwatch_is_complete(f->watch));
 }
 
@@ -637,6 +694,8 @@ int main(void) {
                 TEST(files_in_new_directories_are_reported),
                 TEST(directories_are_known_where_the_file_system_reports_no_types),
                 TEST(no_file_is_missed_while_somebody_makes_trees_as_fast_as_he_can),
+                TEST(a_file_made_while_a_watch_is_renewed_is_reported),
+                TEST(a_root_made_while_the_watch_of_its_parent_is_renewed_is_watched),
                 TEST(names_may_hold_newlines_and_bytes_that_are_no_text),
                 TEST(our_own_links_are_left_out),
                 TEST(symlinks_are_reported_but_not_followed),
