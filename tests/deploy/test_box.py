@@ -225,6 +225,11 @@ def do_not_yield(box):
     box.run("neuron-collect", "drain", "--timeout", "1s", check=False)
 
 
+def of_dumps(keys):
+    """Without those of a snapshot that an earlier test's hook has caused."""
+    return [k for k in keys if "/neuron-core-dump-" in k]
+
+
 @test
 def an_upgrade_and_a_downgrade_in_the_middle_of_an_upload_continue_it():
     box = shared_box()
@@ -251,14 +256,14 @@ def an_upgrade_and_a_downgrade_in_the_middle_of_an_upload_continue_it():
         box.install_file(file)
         assert is_up_anew(box, pid), "the package has not restarted it"
         ids.update(bucket.uploads())
-        assert not bucket.bundles(), "it was over before the package was replaced"
+        assert not of_dumps(bucket.bundles()), "it was over before the package was replaced"
         n_restarts += 1
         do_not_yield(box)
     box.run("neuron-collect", "wait", "--all", "--timeout", "600s")
     took = time.monotonic() - begun
     assert len(ids) == 1 and not bucket.uploads(), (ids, bucket.uploads())
-    assert len(bucket.bundles()) == len(bucket.manifests()) == 1, bucket.objects()
-    manifest = json.loads(bucket.read(bucket.manifests()[0]))
+    (archive,), (manifest,) = of_dumps(bucket.bundles()), of_dumps(bucket.manifests())
+    manifest = json.loads(bucket.read(manifest))
     sent = sum(sum(tries) for tries in proxy.part_bodies().values())
     largest = max(p["bytes"] for p in manifest["bundle"]["parts"])
     excess = sent - manifest["bundle"]["bytes"]
@@ -266,7 +271,7 @@ def an_upgrade_and_a_downgrade_in_the_middle_of_an_upload_continue_it():
                    f"{excess / MIB:.1f} MiB sent twice, {len(ids)} upload id")
     assert excess <= n_restarts * CONNECTIONS * largest, (excess, largest)
     same = subprocess.run(["sh", "-c", 'rclone cat "$0" | tar --zstd --compare -f - -C "$1"',
-                           bucket.remote(bucket.bundles()[0]), unit], env=bucket.environment,
+                           bucket.remote(archive), unit], env=bucket.environment,
                           check=False, capture_output=True)
     assert same.returncode == 0, same
     run("rm", "-rf", unit)
