@@ -302,6 +302,8 @@ def ends_of(document, name):
 
 def fifteen_others_are_complete(document, name, hung, where):
     ends = ends_of(document, name)
+    if len(ends) < 16:
+        raise Late(f"not all devices were begun with in time: {ends}")
     assert len(ends) == 16 and ends[hung]["state"] == "timeout" and where in ends[hung][
         "detail"], ends.get(hung)
     others = {e["state"] for device, e in ends.items() if device != hung}

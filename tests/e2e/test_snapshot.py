@@ -487,7 +487,8 @@ def a_probe_that_begins_to_listen_later_takes_over_the_watch():
     with subprocess.Popen([harness.DAEMON, "--child=probe:" + path, "--config", a.config_file],
                           stdin=subprocess.DEVNULL) as probe:
         try:
-            wait_for("it listens", lambda: can_connect(path) and not is_awaited(path))
+            wait_for("it listens", lambda: can_connect(path))
+            wait_for("it has accepted that", lambda: not is_awaited(path))
             probe.send_signal(signal.SIGSTOP)
             wait_for("the agent is in its queue", lambda: is_awaited(path), 45)
             assert os.path.exists(f"/proc/{own[0]}"), "nobody follows the kernel log"
