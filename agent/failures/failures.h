@@ -46,7 +46,7 @@ void failures_on_job(Failures *f, const char *record);
 /** A bundle was found; it needs no member yet. */
 void failures_on_found(Failures *f, Bundle *b);
 /** It was delivered everywhere, or has ended otherwise: by its state. */
-void failures_on_final(Failures *f, const Bundle *b);
+void failures_on_final(Failures *f, Bundle *b);
 
 /** @return whether nothing is about to be written at a destination, for --once; after some seconds
  * it is so whatever is missing */

@@ -341,13 +341,13 @@ static bool unit_on_final(Failures *f, FailureUnit *u, const Bundle *b) {
         return u->first;
 }
 
-void failures_on_final(Failures *f, const Bundle *b) {
+void failures_on_final(Failures *f, Bundle *b) {
         const BundleRecord *rec = &b->rec;
-        FailureUnit *u = has_failure(rec)
-                                 ? failure_table_find_unit(&f->table, rec->source, rec->path)
-                                 : NULL;
+        /* Also of one whose name was in its row at the start, or that was retried: only claims know
+         * of it. */
+        FailureUnit *u = has_failure(rec) ? failures_unit_of(f, b) : NULL;
         failures_record_bundle(f, rec);
-        if (!u || (u->bundle[0] && strcmp(u->bundle, rec->id) != 0))
+        if (!u)
                 return;
         if (rec->state == BUNDLE_DELIVERED && !rec->supplement_of[0])
                 failure_pointers_add(&f->pointers, rec);

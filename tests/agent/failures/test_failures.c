@@ -780,6 +780,33 @@ static void what_was_delivered_before_a_kill_is_so_after_the_restart(void **stat
         assert_int_equal(process(f, 0)->claim.bundle_state, CLAIM_BUNDLE_DELIVERED);
 }
 
+static ClaimBundle claimed_state(const Fixture *f, const char *bundle) {
+        FAILURE_TABLE_FOREACH_PROCESS(p, &f->failures->table)
+        if (strcmp(p->claim.bundle, bundle) == 0)
+                return p->claim.bundle_state;
+        fail();
+        return CLAIM_BUNDLE_NONE;
+}
+
+/* Its name is in its row, so nobody asks for one again. */
+static void what_a_restart_or_quarantine_interrupts_is_delivered_for_its_claim_too(void **state) {
+        Fixture *f = *state;
+        Bundle *b = find_bundle(f, 1, RUNTIME_ID), *retried = find_bundle(f, 2, RUNTIME_ID);
+        pass(f, 8 * SEC);
+        assert_true(is_named(f, b) && is_named(f, retried));
+        bundle_save(f->table, b);
+        assert_int_equal(bundle_set_state(f->table, retried, BUNDLE_SHIPPING, NULL), 0);
+        assert_int_equal(bundle_set_state(f->table, retried, BUNDLE_QUARANTINED, NULL), 0);
+        assert_int_equal(bundle_table_revive(f->table, BUNDLE "2", NULL, &retried), 0);
+        deliver(f, retried);
+        assert_int_equal(claimed_state(f, BUNDLE "2"), CLAIM_BUNDLE_DELIVERED);
+        restart(f);
+        assert_int_equal(claimed_state(f, BUNDLE "1"), CLAIM_BUNDLE_PENDING);
+        deliver(f, bundle_table_find(f->table, BUNDLE "1"));
+        assert_int_equal(claimed_state(f, BUNDLE "1"), CLAIM_BUNDLE_DELIVERED);
+        assert_int_equal(n_units(f), 0);
+}
+
 static void a_supplement_is_named_as_its_base(void **state) {
         Fixture *f = *state;
         Bundle *base = find_bundle(f, 1, RUNTIME_ID), *supplement = add_bundle(f, 2, ZEROS);
@@ -1870,6 +1897,7 @@ int main(void) {
                 TEST(what_is_stored_and_makes_no_sense_is_left_out),
                 TEST(a_rank_s_bundle_is_the_one_that_has_its_files),
                 TEST(what_was_delivered_before_a_kill_is_so_after_the_restart),
+                TEST(what_a_restart_or_quarantine_interrupts_is_delivered_for_its_claim_too),
                 TEST(a_supplement_is_named_as_its_base),
                 TEST(what_the_agent_makes_about_a_dump_has_its_name_and_place),
                 TEST(without_a_dump_it_has_the_name_of_its_process_s_failure),
