@@ -390,7 +390,8 @@ static void start_record(Arbiter *a) {
                 return;
         }
         if (r == 0 && a->options.add_bundles)
-                a->options.add_bundles(&a->action.decision, &record.bundles, a->options.userdata);
+                r = a->options.add_bundles(&a->action.decision, &record.bundles,
+                                           a->options.userdata);
         record_object_name(a->options.key, a->action.n, newest, a->options.instance_id, name);
         a->document = r == 0 ? record_format(&record, &a->n_document) : NULL;
         request(a, OBJECT_PUT, name, handle_written);

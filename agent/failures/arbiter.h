@@ -16,8 +16,9 @@ typedef struct ArbiterOptions { /* borrowed; source and destination are copied *
         const char *job_key;       /* may become known later */
         const char *kind, *source; /* for the prefix of incident.json */
         const char *destination;
-        /* Adds the bundles that this node has of a failure, for its record. NULL: it has none. */
-        void (*add_bundles)(const Decision *failure, NodeBundles *ret, void *userdata);
+        /* Adds the bundles that this node has of a failure, for its record. NULL: it has none.
+         * @return 0; -errno: the record is not written now */
+        int (*add_bundles)(const Decision *failure, NodeBundles *ret, void *userdata);
         /* A task has ended; actions may be due. */
         void (*on_done)(Arbiter *a, void *userdata);
         void *userdata;

@@ -110,13 +110,16 @@ static int add_bundle(BundleRecord *rec, void *userdata) {
         return raw && !object ? -ENOMEM : node_bundles_add(to, rec->id, rec->state, object);
 }
 
-void failures_add_bundles(const Decision *failure, NodeBundles *ret, void *userdata) {
+int failures_add_bundles(const Decision *failure, NodeBundles *ret, void *userdata) {
         const Failures *f = userdata;
         StoreFilter filter = { .state = -1, .failure_key = failure->key, .failure_n = failure->n };
         int r = store_list(f->context.store, &filter, add_bundle, ret);
         if (r < 0)
-                log_warning(r, "failure %s/%u: this node's record lacks bundles", failure->key,
-                            failure->n);
+                log_warning(r,
+                            "failure %s/%u: this node's record is written later: its bundles "
+                            "cannot be read from the state database",
+                            failure->key, failure->n);
+        return MIN(r, 0);
 }
 
 void failures_record_bundle(Failures *f, const BundleRecord *rec) {

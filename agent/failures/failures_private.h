@@ -102,8 +102,9 @@ void failures_restore(Failures *f);
 void failures_number_bundles(Failures *f, const FailureProcess *p);
 /** As failures_number_bundles(), in memory, of a bundle that was just named without a failure. */
 void failures_number_bundle(const Failures *f, BundleRecord *rec);
-/** Adds the bundles that this node has of a failure. @param userdata  the Failures */
-void failures_add_bundles(const Decision *failure, NodeBundles *ret, void *userdata);
+/** Adds the bundles that this node has of a failure. @param userdata  the Failures
+ * @return 0; -errno: not all of them, which is logged */
+int failures_add_bundles(const Decision *failure, NodeBundles *ret, void *userdata);
 /** A bundle has ended: the node's record of its failure, if it has one, is written again. */
 void failures_record_bundle(Failures *f, const BundleRecord *rec);
 

@@ -283,12 +283,13 @@ static void advance_snapshot(Node *node) {
         agreement_on_bundle(node->agreement, KEY, d->n, now + node->boot_usec);
 }
 
-static void add_bundles(const Decision *failure, NodeBundles *ret, void *userdata) {
+static int add_bundles(const Decision *failure, NodeBundles *ret, void *userdata) {
         const Node *node = userdata;
         (void)failure;
         if (node->has_snapshot && node_bundles_add(ret, "snapshot-20260527T051259-0c21fa967905",
                                                    BUNDLE_DELIVERED, "s3://bucket/x") < 0)
                 abort();
+        return 0;
 }
 
 static void drive(Node *node) {

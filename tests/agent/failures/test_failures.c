@@ -13,7 +13,7 @@
 #include "agent/failures/failures_private.h" /* its timer goes off by hand */
 #include "agent/peers/incidents_name.h"
 #include "agent/peers/record.h"
-#include "agent/store/store.h"
+#include "agent/store/store_private.h" /* what cannot be read */
 #include "lib/base/cleanup.h"
 #include "tests/harness/fake_clock.h"
 #include "tests/lib/base/scratch.h"
@@ -1437,6 +1437,33 @@ static void in_a_drain_the_record_is_written_at_once(void **state) {
         assert_true(failures_is_idle(f->failures));
 }
 
+/* A record is written over the one before it, which has them. */
+static void a_record_is_not_written_without_the_bundles_that_cannot_be_read(void **state) {
+        Fixture *f = *state;
+        decide_elsewhere(f, RUNTIME_ID);
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        pass(f, 8 * SEC);
+        assert_true(is_named(f, dump));
+        deliver(f, dump);
+        pass(f, 40 * SEC);
+        const Claim c = process(f, 0)->claim;
+        assert_int_equal(sqlite3_exec(f->store->db, "ALTER TABLE deliveries RENAME TO away", NULL,
+                                      NULL, NULL),
+                         SQLITE_OK);
+        agreement_on_bundle(f->failures->agreement, key_of(RUNTIME_ID), 1,
+                            failures_now_usec(f->failures));
+        pass(f, 40 * SEC);
+        _cleanup_(record_done) Record before = own_record(RUNTIME_ID);
+        assert_bundle(&before, c.bundle, BUNDLE_DELIVERED, true);
+        assert_int_equal(sqlite3_exec(f->store->db, "ALTER TABLE away RENAME TO deliveries", NULL,
+                                      NULL, NULL),
+                         SQLITE_OK);
+        pass(f, 40 * SEC);
+        _cleanup_(record_done) Record after = own_record(RUNTIME_ID);
+        assert_bundle(&after, c.bundle, BUNDLE_DELIVERED, true);
+        assert_true(after.revision > before.revision);
+}
+
 static void what_went_alone_is_named_when_its_failure_is_known(void **state) {
         Fixture *f = *state;
         bucket.is_silent = true;
@@ -1927,6 +1954,7 @@ int main(void) {
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),
                 TEST(a_record_names_the_object_of_each_bundle_of_its_failure),
                 TEST(in_a_drain_the_record_is_written_at_once),
+                TEST(a_record_is_not_written_without_the_bundles_that_cannot_be_read),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
                 TEST(a_dump_that_ends_before_its_failure_has_a_name_is_of_it_too),
