@@ -67,8 +67,9 @@ struct Arbiter {
         char *document;                                    /* what is being written */
         size_t n_document;
         char *source;
-        char *path;             /* of incident.json */
-        uint64_t record_number; /* of the last record: its share of the revision */
+        char *path;        /* of incident.json */
+        uint64_t revision; /* of the last record, counted from the time: it rises after a
+                              restart too, whatever claims were forgotten */
         bool has_clock;
         size_t n_foreign;     /* foreign files in the last listing */
         unsigned n_uncertain; /* answers that took longer than UNCERTAINTY_MAX_USEC */
@@ -86,11 +87,17 @@ static void publication_clear(Publication *p) {
         *p = (Publication){ 0 };
 }
 
+static uint64_t revision_of_now(const Arbiter *a) {
+        return a->options.clock->realtime_usec(a->options.clock) / USEC_PER_SEC;
+}
+
 int arbiter_new(Arbiter **ret, const ArbiterOptions *o) {
         _cleanup_(arbiter_freep) Arbiter *a = calloc(1, sizeof *a);
         if (!a)
                 return -ENOMEM;
         a->options = *o;
+        /* Of what was written before it is not known: incident.json may lack it. */
+        a->revision = revision_of_now(a);
         a->source = strdup(o->source);
         a->state.destination = strdup(o->destination);
         if (!a->source || !a->state.destination)
@@ -356,7 +363,7 @@ static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec)
                 agreement_claims(a->options.agreement, a->options.key, a->action.n);
         int64_t newest = INT64_MIN, newest_failed = INT64_MIN;
         *ret = (Record){ .n = a->action.n,
-                         .revision = a->record_number,
+                         .revision = a->revision,
                          .uncertainty_usec = a->uncertainty_usec };
         (void)strncpy(ret->key, a->options.key, sizeof ret->key - 1);
         (void)strncpy(ret->instance_id, a->options.instance_id, sizeof ret->instance_id - 1);
@@ -368,7 +375,6 @@ static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec)
                 int r = claim_set_add(&ret->claims, &c);
                 if (r < 0)
                         return r;
-                ret->revision += c.revision;
                 newest = MAX(newest, c.event_usec);
                 if (claim_is_failure(&c))
                         newest_failed = MAX(newest_failed, c.event_usec);
@@ -380,10 +386,8 @@ static int build_record(const Arbiter *a, Record *ret, int64_t *ret_newest_usec)
 static void start_record(Arbiter *a) {
         _cleanup_(record_done) Record record = { 0 };
         char name[RECORD_NAME_SIZE];
-        int64_t newest;
-        /* Counted from the time, it rises after a restart too. */
-        a->record_number = MAX(a->record_number + 1,
-                               a->options.clock->realtime_usec(a->options.clock) / USEC_PER_SEC);
+        int64_t newest = 0;
+        a->revision = MAX(a->revision + 1, revision_of_now(a));
         int r = build_record(a, &record, &newest);
         if (r == -ENODATA) {
                 finish(a, STORE_OUTCOME_OK);
@@ -528,10 +532,8 @@ static void list_records(Arbiter *a) {
 }
 
 static void handle_incident(Arbiter *a, const ObjectResult *r) {
-        _cleanup_(record_done) Record own = { 0 };
-        int64_t newest;
-        if (r->outcome == OBJECT_OK && build_record(a, &own, &newest) == 0 &&
-            incident_has_record(r->data, r->n, a->options.instance_id, own.revision))
+        if (r->outcome == OBJECT_OK &&
+            incident_has_record(r->data, r->n, a->options.instance_id, a->revision))
                 finish(a, STORE_OUTCOME_OK);
         else
                 list_records(a);

@@ -1437,6 +1437,33 @@ static void in_a_drain_the_record_is_written_at_once(void **state) {
         assert_true(failures_is_idle(f->failures));
 }
 
+/* Claims of ranks that live are not stored: the next record has fewer. */
+static void the_record_that_was_written_last_is_the_newest_also_with_fewer_claims(void **state) {
+        Fixture *f = *state;
+        for (unsigned i = 1; i <= 2; i++) {
+                for (int64_t rank = 1; i == 1 && rank <= 4; rank++)
+                        see_rank(f, rank);
+                char path[32];
+                (void)snprintf(path, sizeof path, "/dumps/%u", i);
+                hear(f, (NoteOptions){ .job = JOB,
+                                       .date_time = DATE_TIME,
+                                       .world_size = 64,
+                                       .pid = 200 + (pid_t)i,
+                                       .path = path });
+                Bundle *b = find_bundle(f, i, ZEROS);
+                pass(f, 8 * SEC);
+                assert_true(is_named(f, b));
+                assert_int_equal(b->rec.name.n, 1);
+                deliver(f, b);
+                pass(f, 40 * SEC);
+                restart(f);
+        }
+        assert_int_equal(n_objects(".incidents/", "-i-1.json"), 2);
+        _cleanup_(record_done) Record r = own_record(JOB);
+        assert_int_equal(r.claims.n, 2);
+        assert_bundle(&r, BUNDLE "2", BUNDLE_DELIVERED, true);
+}
+
 /* A record is written over the one before it, which has them. */
 static void a_record_is_not_written_without_the_bundles_that_cannot_be_read(void **state) {
         Fixture *f = *state;
@@ -1954,6 +1981,7 @@ int main(void) {
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),
                 TEST(a_record_names_the_object_of_each_bundle_of_its_failure),
                 TEST(in_a_drain_the_record_is_written_at_once),
+                TEST(the_record_that_was_written_last_is_the_newest_also_with_fewer_claims),
                 TEST(a_record_is_not_written_without_the_bundles_that_cannot_be_read),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
