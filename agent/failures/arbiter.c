@@ -26,10 +26,11 @@
 #include "lib/base/path.h"
 
 #define RECORDS_MAX 4096 /* of one failure that are folded */
-/* Claims and bundles in them, beyond which no further record is folded. A node whose newest claim
- * changes gets a further record each time. */
+/* Claims in them, beyond which no further record is folded. A node whose newest claim changes gets
+ * a further record each time. */
 #define RECORDED_MAX (8 * (size_t)CLAIMS_MAX)
-#define READS_MAX 8 /* records that are read at the same time */
+#define BUNDLES_MAX RECORDED_MAX /* beyond which those of further records are left out */
+#define READS_MAX 8              /* records that are read at the same time */
 #define INCIDENT_FILE "incident.json"
 /* An answer that took so long tells the store's clock too badly, and a further answer is awaited.
  * At a store that is always so slow the third one counts. */
@@ -51,10 +52,11 @@ typedef struct KnownRecord {
 
 /* What incident.json is folded from. */
 typedef struct Publication {
-        KnownRecord *records;    /* sorted by name */
-        size_t n, n_claims;      /* n_claims: of what was read, and bundles */
-        size_t next, n_underway; /* the next record to be read; calls */
-        bool is_cut;             /* there are more records than RECORDS_MAX */
+        KnownRecord *records; /* sorted by name */
+        size_t n;
+        size_t n_claims, n_bundles; /* of what was read */
+        size_t next, n_underway;    /* the next record to be read; calls */
+        bool is_cut;                /* there are more records than RECORDS_MAX */
 } Publication;
 
 struct Arbiter {
@@ -444,7 +446,10 @@ static void on_record_read(const ObjectResult *r, void *userdata) {
                         k->record = (Record){ 0 };
                         k->is_read = false;
                 }
-                p->n_claims += k->record.claims.n + k->record.bundles.n;
+                if (k->record.bundles.n > BUNDLES_MAX - p->n_bundles)
+                        node_bundles_leave_out(&k->record.bundles);
+                p->n_claims += k->record.claims.n;
+                p->n_bundles += k->record.bundles.n;
                 if (!k->is_read)
                         log_warning(0, "failure %s/%u: destination %s: '%s' is not a valid record",
                                     a->options.key, a->action.n, a->state.destination, k->name);
@@ -508,7 +513,8 @@ static int note_records(Arbiter *a, const ObjectResult *r) {
                 k->is_read = true;
                 k->record = before->records[j].record;
                 before->records[j].record = (Record){ 0 };
-                now.n_claims += k->record.claims.n + k->record.bundles.n;
+                now.n_claims += k->record.claims.n;
+                now.n_bundles += k->record.bundles.n;
         }
         publication_clear(before);
         *before = now;

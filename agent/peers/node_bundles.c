@@ -42,3 +42,9 @@ int node_bundles_add(NodeBundles *b, const char *id, BundleState state, const ch
         (void)snprintf(added->id, sizeof added->id, "%s", id);
         return 0;
 }
+
+void node_bundles_leave_out(NodeBundles *b) {
+        uint64_t n = b->n_left_out + b->n;
+        node_bundles_done(b);
+        b->n_left_out = n;
+}

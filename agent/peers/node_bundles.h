@@ -20,7 +20,7 @@ typedef struct NodeBundle {
 typedef struct NodeBundles { /* all zero = none */
         NodeBundle *items;   /* each once */
         size_t n;
-        uint64_t n_left_out; /* beyond NODE_BUNDLES_MAX */
+        uint64_t n_left_out; /* beyond NODE_BUNDLES_MAX, or what a reader takes */
 } NodeBundles;
 
 void node_bundles_done(NodeBundles *b);
@@ -29,3 +29,5 @@ bool node_bundles_contain(const NodeBundles *b, const char *id);
  * @param object  copied; NULL, or longer than NODE_BUNDLE_OBJECT_MAX: not known
  * @return 0, -ENOMEM */
 int node_bundles_add(NodeBundles *b, const char *id, BundleState state, const char *object);
+/** Removes all bundles, which are counted as left out. */
+void node_bundles_leave_out(NodeBundles *b);

@@ -30,7 +30,8 @@
 #define INCIDENT_NAME "incident.json"
 #define INCIDENT_BYTES_MAX ((size_t)32 << 20)
 #define FOUND_MAX 1000000                 /* names of a listing */
-#define CLAIMS_READ_MAX (64 * CLAIMS_MAX) /* of a failure, and bundles, in all of its records */
+#define CLAIMS_READ_MAX (64 * CLAIMS_MAX) /* of a failure, in all of its records */
+#define BUNDLES_READ_MAX CLAIMS_READ_MAX  /* beyond which those of further records are left out */
 #define BATCH 16                          /* records that are read together */
 #define GROWTH_BYTES (64 * KIB)           /* a record may grow so much after it was listed */
 #define CELL_SIZE 160
@@ -250,7 +251,7 @@ typedef struct Folding {
         Decision decision; /* n = 0: none yet */
         char job[JOB_KEY_SIZE];
         Record *records;
-        size_t n, n_claims;
+        size_t n, n_claims, n_bundles;
 } Folding;
 
 static void folding_done(Folding *f) {
@@ -277,11 +278,14 @@ static int handle_record(Folding *to, const ReportObject *f, const ObjectHead *h
         if (e < 0)
                 return e;
         if (strcmp(record->instance_id, f->name.instance_id) != 0 ||
-            record->claims.n + record->bundles.n > CLAIMS_READ_MAX - to->n_claims) {
+            record->claims.n > CLAIMS_READ_MAX - to->n_claims) {
                 record_done(record);
                 return -EINVAL;
         }
-        to->n_claims += record->claims.n + record->bundles.n;
+        if (record->bundles.n > BUNDLES_READ_MAX - to->n_bundles)
+                node_bundles_leave_out(&record->bundles);
+        to->n_claims += record->claims.n;
+        to->n_bundles += record->bundles.n;
         to->n++;
         return 0;
 }

@@ -1137,7 +1137,7 @@ static void it_is_idle_when_all_is_written_or_after_5_s(void **state) {
 
 /* ---- what is written ---- */
 
-static void put_record(const char *instance_id, uint32_t n_claims) {
+static void put_record(const char *instance_id, uint32_t n_claims, unsigned n_bundles) {
         _cleanup_(record_done) Record r = { .n = 1, .revision = 1 };
         char name[RECORD_NAME_SIZE];
         Claim c = { .rank = -1,
@@ -1150,9 +1150,15 @@ static void put_record(const char *instance_id, uint32_t n_claims) {
         (void)strcpy(r.key, key_of(JOB));
         (void)strcpy(r.instance_id, instance_id);
         (void)strcpy(c.instance_id, instance_id);
-        (void)snprintf(c.boot_id, sizeof c.boot_id, "%032x", (unsigned)instance_id[2]);
+        (void)snprintf(c.boot_id, sizeof c.boot_id, "%032x",
+                       (unsigned)instance_id[2] << 8 | (unsigned)instance_id[3]);
         for (c.pid = 1; c.pid <= n_claims; c.pid++)
                 assert_int_equal(claim_set_add(&r.claims, &c), 1);
+        for (unsigned i = 0; i < n_bundles; i++) {
+                char id[BUNDLE_ID_SIZE];
+                (void)snprintf(id, sizeof id, "snapshot-20260527T051259-%012x", i);
+                assert_int_equal(node_bundles_add(&r.bundles, id, BUNDLE_DELIVERED, NULL), 0);
+        }
         record_object_name(r.key, 1, (int64_t)T0, instance_id, name);
         _cleanup_free_ char *document = record_format(&r, &n);
         put_object(name, document);
@@ -1171,8 +1177,8 @@ static void records_and_incident_json_are_written_and_nonsense_beside_them_is_le
         pass(f, SEC);
         record_object_name(key_of(JOB), 1, (int64_t)T0, "i-3", name);
         put_object(name, "{\"schema\": \"\xff");
-        put_record("i-4", 1);
-        put_record("i-5", 1); /* as one of another node */
+        put_record("i-4", 1, 0);
+        put_record("i-5", 1, 0); /* as one of another node */
         strstr(bucket.items[bucket.n - 1].name, "-i-5.json")[3] = '6';
         pass(f, 60 * SEC);
         const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
@@ -1195,8 +1201,8 @@ static void of_many_records_some_are_folded(void **state) {
                                .pid = 100 });
         pass(f, SEC);
         for (char id[] = "i-a"; id[2] <= 'h'; id[2]++)
-                put_record(id, CLAIMS_MAX);
-        put_record("i-z", 1);
+                put_record(id, CLAIMS_MAX, 0);
+        put_record("i-z", 1, 0);
         pass(f, 60 * SEC);
         const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
         assert_non_null(incident);
@@ -1207,6 +1213,34 @@ static void of_many_records_some_are_folded(void **state) {
         assert_non_null(strstr(nodes, "i-a"));
         assert_non_null(strstr(nodes, "i-h"));
         assert_null(strstr(nodes, "i-z"));
+}
+
+static void however_many_bundles_records_have_all_claims_are_folded(void **state) {
+        Fixture *f = *state;
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = RUNTIME_ID,
+                               .date_time = DATE_TIME,
+                               .world_size = 64,
+                               .pid = 100 });
+        pass(f, SEC);
+        for (unsigned i = 0; i < 140; i++)
+                put_record((char[]){ 'i', '-', (char)('a' + i / 26), (char)('a' + i % 26), '\0' },
+                           1, NODE_BUNDLES_MAX);
+        pass(f, 60 * SEC);
+        const char *incident = object(DATE_TIME "-" RUNTIME_ID "/incident.json");
+        assert_non_null(incident);
+        json_t *v = json_loads(incident, 0, NULL), *nodes = json_object_get(v, "nodes");
+        assert_null(json_object_get(v, "cut"));
+        assert_int_equal(json_integer_value(json_object_get(v, "world_size")), 64);
+        assert_int_equal(json_array_size(nodes), 141);
+        for (size_t i = 1; i < 141; i++) {
+                const json_t *node = json_array_get(nodes, i);
+                assert_int_equal(json_array_size(json_object_get(node, "bundles")) +
+                                         (size_t)json_integer_value(
+                                                 json_object_get(node, "bundles_left_out")),
+                                 NODE_BUNDLES_MAX);
+        }
+        json_decref(v);
 }
 
 static size_t n_waiting(void) {
@@ -1226,7 +1260,7 @@ static void some_records_are_read_at_a_time_and_an_error_ends_all(void **state) 
                                .pid = 100 });
         pass(f, SEC);
         for (char id[] = "i-a"; id[2] <= 'z'; id[2]++)
-                put_record(id, 1);
+                put_record(id, 1, 0);
         bucket.is_silent = true;
         for (unsigned i = 0; i < 400 && !object(DATE_TIME "-" RUNTIME_ID "/incident.json"); i++) {
                 pass(f, SEC / 10);
@@ -1973,6 +2007,7 @@ int main(void) {
                 TEST(it_is_idle_when_all_is_written_or_after_5_s),
                 TEST(records_and_incident_json_are_written_and_nonsense_beside_them_is_left_out),
                 TEST(of_many_records_some_are_folded),
+                TEST(however_many_bundles_records_have_all_claims_are_folded),
                 TEST(some_records_are_read_at_a_time_and_an_error_ends_all),
                 TEST(without_the_stores_clock_nothing_is_written),
                 TEST(an_error_lasts_until_a_task_has_succeeded),
