@@ -65,8 +65,8 @@ static int on_drain_check(sd_event_source *source, uint64_t usec, void *userdata
         uint64_t now = a->clock->realtime_usec(a->clock);
         (void)usec;
         agent_notify_status(a);
-        if (agent_is_safe(a))
-                return 0; /* from now on each bundle that ends updates the status */
+        if (agent_is_safe(a)) /* a snapshot, or a record of where bundles are, may still come */
+                return timer_rearm(source, DRAIN_CHECK_USEC);
         (void)sd_notifyf(false, "EXTEND_TIMEOUT_USEC=%llu", (unsigned long long)AGENT_EXTEND_USEC);
         uint64_t deadline = agent_deadline_usec(d);
         if (d->state == AGENT_DRAINING && deadline > 0 && now + FLUSH_AHEAD_USEC >= deadline) {

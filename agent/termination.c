@@ -111,6 +111,8 @@ bool agent_is_safe(Agent *a) {
         }
         if (text.n == 0)
                 add_bundle_at_risk(a, &text);
+        if (text.n == 0 && a->failures && failures_are_recording(a->failures))
+                strbuf_add(&text, "the record of a failure is being written");
         (void)snprintf(a->drain.missing, sizeof a->drain.missing, "%s", text.n ? text.text : "");
         bool safe = text.n == 0;
         strbuf_done(&text);

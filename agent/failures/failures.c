@@ -40,6 +40,10 @@ bool failures_is_idle(Failures *f) {
         return !is_busy || now - f->busy_usec > IDLE_WAIT_USEC;
 }
 
+bool failures_are_recording(Failures *f) {
+        return agreement_is_recording(f->agreement) && !failures_is_idle(f);
+}
+
 static void add_failure_status(const Failures *f, const AgreementFailure *x, StrBuf *b) {
         const FailureKey *k = failure_table_find_key(&f->table, x->decision->key);
         uint64_t n_failed = 0;

@@ -51,6 +51,9 @@ void failures_on_final(Failures *f, Bundle *b);
 /** @return whether nothing is about to be written at a destination, for --once; after some seconds
  * it is so whatever is missing */
 bool failures_is_idle(Failures *f);
+/** @return whether a record, which says what was delivered, is to be written at a destination that
+ * answers; as failures_is_idle() for some seconds at most */
+bool failures_are_recording(Failures *f);
 
 /** As SchedulerContext.is_named. */
 bool failures_name_bundle(Failures *f, Bundle *b, uint64_t *ret_wait_usec);

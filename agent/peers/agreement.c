@@ -156,6 +156,18 @@ bool agreement_is_asking(const Agreement *a, const char *key, int64_t now) {
                (k->in_flight != ACTION_NONE || k->question != ACTION_LIST || k->retry_usec > now);
 }
 
+bool agreement_is_recording(const Agreement *a) {
+        for (size_t i = 0; i < a->n_keys; i++) {
+                const AgreementKey *k = a->keys[i];
+                for (size_t j = 0; agreement_can_query(k) && k->n_errors == 0 && j < k->n_failures;
+                     j++)
+                        if (agreement_is_in_store(&k->failures[j]->d) &&
+                            k->failures[j]->changes != k->failures[j]->n_recorded)
+                                return true;
+        }
+        return false;
+}
+
 /* ---- what is due ---- */
 
 typedef struct DueAction {

@@ -63,6 +63,8 @@ bool agreement_is_pending(const Agreement *a, const char *key, const Claim *proc
 /** @return whether a request to the arbiter about this key is under way, or follows at once from
  * the last reply */
 bool agreement_is_asking(const Agreement *a, const char *key, int64_t now);
+/** @return whether a record of this node is to be written, at an arbiter that has not failed */
+bool agreement_is_recording(const Agreement *a);
 
 /** A verified message of a peer. @return 0, -ENOSPC, -ENOMEM */
 int agreement_hear(Agreement *a, const Message *m, int64_t now);

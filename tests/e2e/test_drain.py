@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Before a node is taken away: drain, what is safe and what is not, resume."""
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,9 @@ sys.dont_write_bytecode = True  # the source tree may be read-only, and is packe
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "harness"))
 # pylint: disable=wrong-import-position
 from agent import CLI, PATIENCE, Agent, check_bundle, cleanup, object_of, wait_for
+from s3_server import S3Server
+from s3tools import Endpoint
+from servers import free_port
 from tap import main, test
 
 SAFE = (0, "safe to terminate\n", "")
@@ -65,6 +69,29 @@ def what_is_there_is_delivered_and_then_it_is_safe():
     text = a.cli("status").stdout
     assert "safe to terminate: yes" in text and "draining since" in text, text
     a.stop()
+
+
+@test
+def and_only_when_the_record_of_its_failure_says_where_it_is():
+    def is_record(request):
+        return (request.key or "").rpartition(".incidents/")[2].count("/") == 2
+
+    with S3Server() as s:
+        a = Agent()
+        a.config["destinations"][0] = a.s3("archive", Endpoint(
+            s.endpoint, s.access_key, s.secret_key, s.region), "bucket")
+        a.config["agreement"] = {"settle": "1s", "listen": f"tcp://127.0.0.1:{free_port()}"}
+        units = dumps(a, 1)
+        s.fault("PutObject", times=None, delay=1.0, when=is_record)
+        a.start()
+        assert drain(a) == SAFE
+        records = [json.loads(s.objects[k].body) for k in list(s.objects)
+                   if ".incidents/" in k]
+        bundles = max((r for r in records if "claims" in r),
+                      key=lambda r: r["revision"])["bundles"]
+        assert [(b["state"], b["object"].startswith("s3://bucket/")) for b in bundles] == [
+            ("delivered", True)] * len(units), records
+        a.stop()
 
 
 @test

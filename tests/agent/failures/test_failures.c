@@ -1463,15 +1463,46 @@ static void in_a_drain_the_record_is_written_at_once(void **state) {
         deliver(f, dump);
         pass(f, 10 * SEC); /* from now on a record would wait */
         failures_hurry(f->failures, true);
+        assert_false(failures_are_recording(f->failures));
         deliver(f, own);
+        assert_true(failures_are_recording(f->failures));
         assert_false(failures_is_idle(f->failures));
         turn(f);
+        assert_false(failures_are_recording(f->failures));
         _cleanup_(record_done) Record r = own_record(RUNTIME_ID);
         assert_bundle(&r, "snapshot-20260527T051233-000000000001", BUNDLE_DELIVERED, true);
         assert_true(failures_is_idle(f->failures));
 }
 
 /* Claims of ranks that live are not stored: the next record has fewer. */
+/* A drain waits for the record, but for no destination that does not answer. */
+static void a_record_is_waited_for_as_long_as_its_destination_answers(void **state) {
+        Fixture *f = *state;
+        decide_elsewhere(f, RUNTIME_ID);
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        pass(f, 8 * SEC);
+        assert_true(is_named(f, dump));
+        pass(f, 40 * SEC);
+        failures_hurry(f->failures, true);
+        bucket.is_silent = true;
+        deliver(f, dump);
+        for (uint64_t t = 0; t <= 50; t++) {
+                assert_true(failures_are_recording(f->failures));
+                pass(f, SEC / 10);
+        }
+        assert_false(failures_are_recording(f->failures));
+        bucket.is_silent = false;
+        bucket.is_full = true;
+        for (uint64_t t = 0; t <= 600; t++) {
+                pass(f, SEC / 10);
+                assert_false(failures_are_recording(f->failures));
+        }
+        bucket.is_full = false;
+        pass(f, 60 * SEC);
+        _cleanup_(record_done) Record r = own_record(RUNTIME_ID);
+        assert_bundle(&r, BUNDLE "1", BUNDLE_DELIVERED, true);
+}
+
 static void the_record_that_was_written_last_is_the_newest_also_with_fewer_claims(void **state) {
         Fixture *f = *state;
         for (unsigned i = 1; i <= 2; i++) {
@@ -2016,6 +2047,7 @@ int main(void) {
                 TEST(a_unit_without_a_note_belongs_to_the_only_job_of_its_user),
                 TEST(a_record_names_the_object_of_each_bundle_of_its_failure),
                 TEST(in_a_drain_the_record_is_written_at_once),
+                TEST(a_record_is_waited_for_as_long_as_its_destination_answers),
                 TEST(the_record_that_was_written_last_is_the_newest_also_with_fewer_claims),
                 TEST(a_record_is_not_written_without_the_bundles_that_cannot_be_read),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
