@@ -1594,6 +1594,22 @@ static void what_went_alone_is_named_when_its_failure_is_known(void **state) {
         assert_int_equal(n_objects("", ".see.json"), 0);
 }
 
+static void also_in_a_drain_what_went_alone_is_in_the_first_record(void **state) {
+        Fixture *f = *state;
+        bucket.is_silent = true;
+        failures_hurry(f->failures, true);
+        Bundle *dump = find_bundle(f, 1, RUNTIME_ID);
+        assert_false(is_named(f, dump));
+        pass(f, 3 * SEC);
+        assert_true(is_named(f, dump));
+        assert_name(dump, "alone", "", "", 0);
+        deliver(f, dump);
+        bucket.is_silent = false;
+        pass(f, 30 * SEC);
+        _cleanup_(record_done) Record r = own_record(RUNTIME_ID);
+        assert_bundle(&r, BUNDLE "1", BUNDLE_DELIVERED, true);
+}
+
 static void what_was_named_before_its_failure_had_a_number_is_in_that_record(void **state) {
         Fixture *f = *state;
         bucket.is_silent = true;
@@ -2051,6 +2067,7 @@ int main(void) {
                 TEST(the_record_that_was_written_last_is_the_newest_also_with_fewer_claims),
                 TEST(a_record_is_not_written_without_the_bundles_that_cannot_be_read),
                 TEST(what_went_alone_is_named_when_its_failure_is_known),
+                TEST(also_in_a_drain_what_went_alone_is_in_the_first_record),
                 TEST(what_was_named_before_its_failure_had_a_number_is_in_that_record),
                 TEST(a_dump_that_ends_before_its_failure_has_a_name_is_of_it_too),
                 TEST(a_rank_that_lives_through_a_failure_is_of_the_one_that_it_fails_in),
