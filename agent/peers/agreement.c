@@ -160,10 +160,12 @@ bool agreement_is_recording(const Agreement *a) {
         for (size_t i = 0; i < a->n_keys; i++) {
                 const AgreementKey *k = a->keys[i];
                 for (size_t j = 0; agreement_can_query(k) && k->n_errors == 0 && j < k->n_failures;
-                     j++)
-                        if (agreement_is_in_store(&k->failures[j]->d) &&
-                            k->failures[j]->changes != k->failures[j]->n_recorded)
+                     j++) {
+                        const AgreedFailure *f = k->failures[j];
+                        bool is_for_store = f->d.n == 0 || agreement_is_in_store(&f->d);
+                        if (is_for_store && f->changes != f->n_recorded)
                                 return true;
+                }
         }
         return false;
 }

@@ -1624,6 +1624,7 @@ static void what_was_named_before_its_failure_had_a_number_is_in_that_record(voi
         assert_int_equal(own->rec.name.n, 0);
         assert_string_equal(own->rec.name.key, key_of(JOB));
         deliver(f, dump);
+        assert_true(failures_are_recording(f->failures));
         bucket.is_silent = false;
         pass(f, 40 * SEC);
         assert_int_equal(own->rec.name.n, 1);
@@ -1631,6 +1632,7 @@ static void what_was_named_before_its_failure_had_a_number_is_in_that_record(voi
         assert_numbered(f, JOB, 2);
         deliver(f, own);
         pass(f, 40 * SEC);
+        assert_false(failures_are_recording(f->failures));
         _cleanup_(record_done) Record r = own_record(JOB);
         assert_int_equal(r.bundles.n, 2);
         assert_bundle(&r, BUNDLE "1", BUNDLE_DELIVERED, true);
