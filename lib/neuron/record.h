@@ -146,9 +146,12 @@ static inline const char *bundle_record_date_time(const BundleRecord *b) {
 static inline bool bundle_record_is_redelivery(const BundleRecord *b) {
         return b->origin == ORIGIN_REDELIVERY;
 }
-/** @return the origin that it has after a redelivery */
+/** @return the origin that it has after a redelivery. Of a supplement that is in links no unit is
+ * read. */
 static inline Origin bundle_record_first_origin(const BundleRecord *b) {
-        return b->supplement_of[0] ? ORIGIN_SUPPLEMENT : ORIGIN_FOUND;
+        if (!b->supplement_of[0])
+                return ORIGIN_FOUND;
+        return b->unit_ino == 0 ? ORIGIN_LINKS : ORIGIN_SUPPLEMENT;
 }
 
 /** @return whether it is delivered under the name of a failure: so is every core dump, and what the

@@ -336,6 +336,39 @@ static void only_what_is_quarantined_in_the_store_can_be_revived_and_goes_on(voi
         assert_int_equal(bundle_table_revive(f->table, ID1, NULL, &revived), -EEXIST);
 }
 
+static void after_a_redelivery_a_bundle_has_the_origin_that_it_had(void **state) {
+        static const struct {
+                const char *supplement_of;
+                uint64_t unit_ino;
+                Origin origin;
+        } cases[] = {
+                { "", 7, ORIGIN_FOUND },
+                { ID3, 7, ORIGIN_SUPPLEMENT },
+                { ID3, 0, ORIGIN_LINKS },
+        };
+        Fixture *f = *state;
+        for (size_t i = 0; i < ELEMENTSOF(cases); i++) {
+                static const char *const ids[] = { "000000000001", "000000000002", "000000000004" };
+                BundleRecord rec = record(ids[i], "/tmp/a", BUNDLE_SHIPPING), stored = { 0 };
+                char id[BUNDLE_ID_SIZE];
+                Bundle *b = NULL;
+                (void)strcpy(id, rec.id);
+                (void)strcpy(rec.supplement_of, cases[i].supplement_of);
+                rec.unit_ino = cases[i].unit_ino;
+                rec.origin = cases[i].origin;
+                assert_int_equal(bundle_table_add(f->table, &rec, NULL, &b), 0);
+                assert_int_equal(bundle_set_state(f->table, b, BUNDLE_DELIVERED, NULL), 0);
+                char *more[] = { (char *)"second", NULL };
+                assert_int_equal(bundle_table_redeliver(f->table, id, NULL, more), 0);
+                b = bundle_table_find(f->table, id);
+                assert_int_equal(b->rec.origin, ORIGIN_REDELIVERY);
+                assert_int_equal(bundle_set_state(f->table, b, BUNDLE_CANCELLED, NULL), 0);
+                assert_int_equal(store_get(f->store, id, &stored), 0);
+                assert_int_equal(stored.origin, cases[i].origin);
+                bundle_record_done(&stored);
+        }
+}
+
 static void held_descriptors_are_closed_with_the_bundle(void **state) {
         Fixture *f = *state;
         Bundle *b = add(f, "000000000001", "/tmp/a", BUNDLE_SHIPPING);
@@ -365,6 +398,7 @@ int main(void) {
                 TEST(a_delivery_goes_from_pending_by_shipping_to_done_and_stays_there),
                 TEST(the_oldest_comes_first_before_and_after_a_restart),
                 TEST(only_what_is_quarantined_in_the_store_can_be_revived_and_goes_on),
+                TEST(after_a_redelivery_a_bundle_has_the_origin_that_it_had),
                 TEST(held_descriptors_are_closed_with_the_bundle),
         };
         log_setup(LOG_FORMAT_TEXT, LOG_CRIT); /* errors are what is provoked here */
