@@ -102,7 +102,8 @@ static int agent_start(Agent *a) {
                 return r;
         r = agent_create_evidence(a);
         if (r < 0) {
-                log_error(r, "cannot read '%s/" EVIDENCE_DIRECTORY "'", a->config->state_directory);
+                log_error(r, "cannot manage '%s/" EVIDENCE_DIRECTORY "'",
+                          a->config->state_directory);
                 return r;
         }
         r = agent_create_bundle_table(a);

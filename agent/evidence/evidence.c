@@ -54,6 +54,8 @@ struct Evidence {
         uint64_t snapshot_bytes;
 };
 
+static int open_directories(Evidence *e);
+
 /* ---- entries ---- */
 
 static EvidenceEntry *find_entry(const Evidence *e, const char *name) {
@@ -183,6 +185,8 @@ static void publish(const Evidence *e, const char *name) {
 int evidence_adopt(Evidence *e, const char *directory, const char *name, const About *about) {
         SourceKind kind;
         int r = evidence_kind(name, &kind);
+        if (r == 0)
+                r = open_directories(e);
         _cleanup_close_ int fd = r < 0 ? r : open_directory(AT_FDCWD, directory);
         if (fd < 0)
                 return fd;
@@ -262,6 +266,8 @@ int evidence_write(const char *path, const char *name, const About *about,
 int evidence_reserve(Evidence *e, const char *name, const Owner *owner, uint64_t bytes) {
         SourceKind kind;
         int r = evidence_kind(name, &kind);
+        if (r == 0)
+                r = open_directories(e);
         if (r == 0 && evidence_has(e, name))
                 r = -EEXIST;
         EvidenceEntry *x = r == 0 ? add_entry(e, name, bytes) : NULL;
@@ -381,6 +387,20 @@ static int empty_new_directory(const char *path) {
         return r;
 }
 
+/* Opens the directories, unless they are open. */
+static int open_directories(Evidence *e) {
+        if (e->fd >= 0)
+                return 0;
+        int r = fs_mkdir_p(e->path, 0700);
+        if (r == 0)
+                r = empty_new_directory(e->path);
+        if (r == 0)
+                r = e->fd = open_directory(AT_FDCWD, e->path);
+        if (r >= 0)
+                r = sweep(e);
+        return MIN(r, 0);
+}
+
 /* ---- life ---- */
 
 int evidence_new(Evidence **ret, const EvidenceContext *context, const char *state_directory) {
@@ -395,17 +415,16 @@ int evidence_new(Evidence **ret, const EvidenceContext *context, const char *sta
                                       .clock = context->clock } };
         list_init(&e->entries);
         e->path = path_join(state_directory, EVIDENCE_DIRECTORY);
-        int r = e->path ? fs_mkdir_p(e->path, 0700) : -ENOMEM;
-        if (r == 0)
-                r = empty_new_directory(e->path);
-        if (r == 0)
-                r = e->fd = open_directory(AT_FDCWD, e->path);
-        if (r >= 0)
-                r = sweep(e);
-        if (r < 0) {
+        if (!e->path) {
                 evidence_free(e);
-                return r;
+                return -ENOMEM;
         }
+        int r = open_directories(e);
+        if (r < 0)
+                log_error(r,
+                          "cannot use '%s': dumps are delivered, but no snapshots, crash reports "
+                          "and records of the OOM killer, until it can be created",
+                          e->path);
         *ret = e;
         return 0;
 }

@@ -29,8 +29,9 @@ typedef struct EvidenceContext { /* borrowed */
         void *userdata;
 } EvidenceContext;
 
-/** Creates the directory, and removes what an earlier agent did not finish or has delivered.
- * @return 0, -ENOMEM, -errno */
+/** Creates the directory, and removes what an earlier agent did not finish or has delivered. A
+ * directory that cannot be created is logged; it is tried again whenever there is evidence.
+ * @return 0, -ENOMEM */
 int evidence_new(Evidence **ret, const EvidenceContext *context, const char *state_directory);
 Evidence *evidence_free(Evidence *e);
 

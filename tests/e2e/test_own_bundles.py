@@ -97,6 +97,23 @@ def a_snapshot_lies_beside_its_dump_and_names_it():
 
 
 @test
+def a_dump_is_delivered_where_the_agents_own_directory_cannot_be_made():
+    a = Agent()
+    a.start()
+    a.stop()
+    os.rmdir(directory_of(a))
+    with open(directory_of(a), "wb"):
+        pass
+    a.dump()
+    a.start()
+    a.wait_delivered(1)
+    assert "cannot use" in a.log and "dumps are delivered" in a.log, a.log
+    wait_for("the status names the source", lambda: [
+        s for s in a.status()["sources"] if s["name"] == "agent" and s["unseen"]])
+    a.stop()
+
+
+@test
 def about_nothing_it_goes_to_all_destinations_and_has_no_incident():
     a = Agent()
     a.config["destinations"].append(a.volume("second", "out2"))

@@ -181,6 +181,19 @@ static void an_owner_gets_a_part_of_the_space_and_the_others_theirs(void **state
         assert_int_equal(evidence_bound(f->evidence)->n_refused, 1);
 }
 
+static void without_its_directory_it_refuses_until_that_can_be_made(void **state) {
+        Fixture *f = *state;
+        assert_int_equal(rmdir(evidence_path(f->evidence)), 0);
+        int fd = open(evidence_path(f->evidence), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        assert_true(fd >= 0);
+        (void)close(fd);
+        restart(f);
+        assert_int_equal(publish(f, "crash-report-1", 7, 1), -ENOTDIR);
+        assert_int_equal(unlink(evidence_path(f->evidence)), 0);
+        assert_int_equal(publish(f, "crash-report-1", 7, 1), 0);
+        assert_true(is_there(f, "crash-report-1"));
+}
+
 static void what_could_not_be_written_leaves_nothing(void **state) {
         Fixture *f = *state;
         const About about = { 0 };
@@ -219,6 +232,7 @@ int main(void) {
                 TEST(a_snapshot_is_moved_without_its_hidden_files),
                 TEST(what_was_not_finished_or_is_delivered_is_removed_at_the_next_start),
                 TEST(an_owner_gets_a_part_of_the_space_and_the_others_theirs),
+                TEST(without_its_directory_it_refuses_until_that_can_be_made),
                 TEST(what_could_not_be_written_leaves_nothing),
                 cmocka_unit_test(names_say_the_kind),
         };
