@@ -320,24 +320,24 @@ static void end(PendingReport *x) {
         if (x->error < 0 && !x->is_unwanted && postpone(x))
                 return;
         _cleanup_(report_freep) PendingReport *ended = x;
-        remove_report(x);
+        remove_report(ended);
         schedule(c);
-        if (x->is_unwanted && !x->is_reserved) {
+        if (ended->is_unwanted && !ended->is_reserved) {
                 context->on_end(context->userdata);
                 return;
         }
-        int r = x->error;
+        int r = ended->error;
         if (r == 0)
-                r = store_report_end(context->store, x->job.bundle_id,
-                                     x->job.signature[0] ? x->job.signature : NULL,
+                r = store_report_end(context->store, ended->job.bundle_id,
+                                     ended->job.signature[0] ? ended->job.signature : NULL,
                                      context->clock->realtime_usec(context->clock));
         if (r < 0)
-                log_dump(x->job.bundle_id, LOG_WARNING, r,
+                log_dump(ended->job.bundle_id, LOG_WARNING, r,
                          "its crash report cannot be written; it is made again after the next "
                          "start");
         else
-                log_dump(x->job.bundle_id, LOG_INFO, 0, "its crash report is made%s%s",
-                         x->job.signature[0] ? ", signature " : "", x->job.signature);
+                log_dump(ended->job.bundle_id, LOG_INFO, 0, "its crash report is made%s%s",
+                         ended->job.signature[0] ? ", signature " : "", ended->job.signature);
         context->on_end(context->userdata);
 }
 
