@@ -207,7 +207,7 @@ def explain_says_of_a_renamed_dump_where_it_is_and_not_that_its_files_were_remov
     a.config["sources"][0]["settle"] = "3s"
     a.start()
     unit = a.dump(size=4096)
-    a.wait_known(1)
+    wait_for("it is held", lambda: [b for b in a.bundles() if b["links_held"]])
     renamed = unit.replace("cid-", "cid-0")[:-1]
     os.rename(unit, renamed)
     bundle = wait_for("it ends", lambda: [b for b in a.bundles() if b["state"] == "vanished"])[0]
