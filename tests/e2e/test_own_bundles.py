@@ -113,11 +113,17 @@ def a_dump_is_delivered_where_the_agents_own_directory_cannot_be_made():
     a.stop()
 
 
-@test
-def about_nothing_it_goes_to_all_destinations_and_has_no_incident():
+def with_dumps_to_second():
+    """@return an agent with two volumes, the dumps' source having the second one alone"""
     a = Agent()
     a.config["destinations"].append(a.volume("second", "out2"))
     a.config["sources"][0]["destinations"] = ["second"]
+    return a
+
+
+@test
+def about_nothing_it_goes_to_all_destinations_and_has_no_incident():
+    a = with_dumps_to_second()
     a.start()
     publish(a, "snapshot-20260527T051233-1", SNAPSHOT)
     a.ask("flush")
@@ -130,9 +136,7 @@ def about_nothing_it_goes_to_all_destinations_and_has_no_incident():
 
 @test
 def what_is_about_a_dump_goes_where_the_dump_goes():
-    a = Agent()
-    a.config["destinations"].append(a.volume("second", "out2"))
-    a.config["sources"][0]["destinations"] = ["second"]
+    a = with_dumps_to_second()
     a.dump()
     a.start()
     a.wait_delivered(1)

@@ -466,6 +466,16 @@ static void hear(Fixture *f, NoteOptions o) {
                                                    .unit_path = o.path });
 }
 
+/* Process 100, whose dump has no cluster id, is all of the job. */
+static void hear_job_of_one_node(Fixture *f) {
+        hear(f, (NoteOptions){ .job = JOB,
+                               .cluster_id = ZEROS,
+                               .date_time = OTHER_TIME,
+                               .world_size = 1,
+                               .pid = 100,
+                               .path = "/dumps/1" });
+}
+
 static void see_rank_of(Fixture *f, int64_t rank, uid_t uid) {
         char record[512];
         (void)snprintf(record, sizeof record,
@@ -912,12 +922,7 @@ static void about_nothing_that_is_known_it_has_no_failure(void **state) {
 static void a_job_on_one_node_waits_for_nobody(void **state) {
         Fixture *f = *state;
         bucket.is_silent = true;
-        hear(f, (NoteOptions){ .job = JOB,
-                               .cluster_id = ZEROS,
-                               .date_time = OTHER_TIME,
-                               .world_size = 1,
-                               .pid = 100,
-                               .path = "/dumps/1" });
+        hear_job_of_one_node(f);
         Bundle *b = find_bundle(f, 1, ZEROS);
         assert_true(is_named(f, b));
         assert_string_equal(b->rec.name.agreed, "alone");
@@ -1613,12 +1618,7 @@ static void also_in_a_drain_what_went_alone_is_in_the_first_record(void **state)
 static void what_was_named_before_its_failure_had_a_number_is_in_that_record(void **state) {
         Fixture *f = *state;
         bucket.is_silent = true;
-        hear(f, (NoteOptions){ .job = JOB,
-                               .cluster_id = ZEROS,
-                               .date_time = OTHER_TIME,
-                               .world_size = 1,
-                               .pid = 100,
-                               .path = "/dumps/1" });
+        hear_job_of_one_node(f);
         Bundle *dump = find_bundle(f, 1, ZEROS), *own = add_own(f, 1, "", 100);
         assert_true(is_named(f, dump) && is_named(f, own));
         assert_int_equal(own->rec.name.n, 0);
