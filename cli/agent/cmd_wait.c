@@ -157,8 +157,8 @@ typedef struct PageWalk {
         char next[BUNDLE_ID_SIZE]; /* the page begins behind this bundle; "" = the first page */
 } PageWalk;
 
-/* Requests the next page. @return CLI_YES and *ret; walk->next is "" after the last page, and when
- * the answer does not lead further */
+/* Requests the next page of bundles. @return CLI_YES and *ret; walk->next becomes "" after the last
+ * page, and when the agent's answer names no later one, so that no answer is asked for twice */
 static int request_page(const Wait *w, PageWalk *walk, json_t **ret) {
         char path[64 + BUNDLE_ID_SIZE];
         snprintf(path, sizeof path, "/v1/bundles?limit=%u&state=%s%s%s", walk->limit, walk->state,

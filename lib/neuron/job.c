@@ -23,7 +23,7 @@
 static const char *const default_patterns[] = { "NEURON_*", "XLA_*", "RANK", "WORLD_SIZE",
                                                 "SLURM_*",  "FI_*",  NULL };
 
-/* Variables that are read here and that the patterns may leave out */
+/* What identifies a job is read whatever the patterns of `snapshot.environment` are. */
 /* clang-format off */
 static const char *const identity_names[] = {
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK",

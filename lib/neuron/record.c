@@ -1,5 +1,5 @@
-/* The words for kinds, states and proofs, the legal moves of bundles and deliveries, and the memory
- * of their rows. Who moves a bundle, and when, is decided in agent/. */
+/* Rows of bundles and deliveries in memory: the texts of their enums (kind, state, proof), which
+ * state may follow which, and freeing a row. agent/ decides when a bundle changes its state. */
 #include "lib/neuron/record.h"
 
 #include <errno.h>
